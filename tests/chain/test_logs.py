@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 from app.chain.logs import LoggedViolation, policy_violation
 from idl.codec import EVENT_IX_TAG, Codec, Event, load
 
-VAULT, RECIPIENT, ORG = (Pubkey.from_bytes(bytes([number]) * 32) for number in (1, 2, 3))
+VAULT, RECIPIENT, ORG, BUDGET = (Pubkey.from_bytes(bytes([number]) * 32) for number in (1, 2, 3, 4))
 OTHER = str(Pubkey.from_bytes(bytes([9]) * 32))
 
 
@@ -30,6 +30,7 @@ def _data_line(codec: Codec) -> Callable[..., str]:
             "org": ORG,
             "vault": VAULT,
             "recipient": RECIPIENT,
+            "budget": BUDGET,
             "limit": limit,
             "attempted": attempted,
             "rule": rule,
@@ -52,7 +53,7 @@ def test_violation_in_the_programs_own_frame_is_found(
         f"Program {program} consumed 2021 of 200000 compute units",
         f"Program {program} failed: custom program error: 0x1777",
     ]
-    assert policy_violation(logs, codec) == LoggedViolation(7, 100, 150, VAULT, RECIPIENT)
+    assert policy_violation(logs, codec) == LoggedViolation(7, 100, 150, VAULT, RECIPIENT, BUDGET)
 
 
 def test_violation_logged_by_another_program_is_ignored(

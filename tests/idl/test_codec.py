@@ -248,7 +248,7 @@ def test_idl_with_a_discriminator_of_another_name_is_refused() -> None:
 
 
 def test_return_data_of_check_payment_is_read(codec: Codec) -> None:
-    verdict = bytes([5, 1, 0]) + (10).to_bytes(8, "little") * 3 + b"\0"
+    verdict = bytes([13, 2, 1, 0]) + (10).to_bytes(8, "little") * 3 + b"\0"
     stopped = b"\1" + (6012).to_bytes(4, "little")
     raw = (
         b"\0\1" + (99).to_bytes(8, "little") + stopped + (7).to_bytes(8, "little") + (1).to_bytes(4, "little") + verdict
@@ -259,7 +259,16 @@ def test_return_data_of_check_payment_is_read(codec: Codec) -> None:
         "error": 6012,
         "balance": 7,
         "rules": [
-            {"rule": 5, "set": True, "passed": False, "limit": 10, "attempted": 10, "headroom": 10, "retry_at": None}
+            {
+                "rule": 13,
+                "level": 2,
+                "set": True,
+                "passed": False,
+                "limit": 10,
+                "attempted": 10,
+                "headroom": 10,
+                "retry_at": None,
+            }
         ],
     }
 

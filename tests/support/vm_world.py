@@ -182,7 +182,7 @@ class VmWorld:
             given["next_rent_receiver"] = self.payer
         return self.build.close_policy(policy=policy, **{**given, **accounts})
 
-    def budget(self, parent: Pubkey | None = None, **limits: int) -> Pubkey:
+    def budget(self, parent: Pubkey | None = None, /, **limits: int) -> Pubkey:
         """Create a budget with these limits, which may belong to a parent."""
         key = self.number().to_bytes(16, "big")
         given = BudgetLimits(**limits)

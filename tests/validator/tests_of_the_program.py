@@ -54,6 +54,17 @@ MODULES: dict[str, dict[str, str]] = {
         "test_each_ledger_has_its_own_time": CLOCK,
         "test_preview_gives_the_budgets_verdicts_before_the_co_signature": CLOCK,
     },
+    "test_budget_trees": {
+        "test_payment_is_charged_to_both_levels_each_at_its_own_time": CLOCK,
+        "test_violation_names_the_level_that_refuses[budget_expired-limits4-numbers4-team]": CLOCK,
+        "test_violation_names_the_level_that_refuses[budget_expired-limits4-numbers4-company]": CLOCK,
+        "test_waiting_helps_only_until_a_budget_expires": EXACT,
+        "test_total_counts_for_life_and_a_refund_lowers_it": CLOCK,
+        "test_escrow_remembers_its_place_at_each_level": CLOCK,
+        "test_expired_budget_refuses_and_settles": CLOCK,
+        "test_allowance_ends_no_later_than_its_budgets[team]": EXACT,
+        "test_allowance_ends_no_later_than_its_budgets[company]": EXACT,
+    },
     "test_budget_escrows": {
         "test_escrow_is_charged_to_the_budget_and_remembers_where": EXACT,
         "test_settlement_gives_back_what_was_not_released[timed out]": CLOCK,

@@ -149,13 +149,13 @@ pub mod agent_vault {
         update_budget::handler(ctx, expected_version, limits)
     }
 
-    /// Closes a budget without attached vaults and without budgets that belong to it.
+    /// Closes a budget without attached vaults and without child budgets.
     /// - `expected_version`: Version of the budget.
     pub fn close_budget(ctx: &mut Context<CloseBudget>, expected_version: u64, _end: End) -> Result<()> {
         close_budget::handler(ctx, expected_version)
     }
 
-    /// Freezes a budget: its vaults, and those of budgets that belong to it, make no payments. The operator or the
+    /// Freezes a budget: neither its vaults nor the vaults of its child budgets make payments. The operator or the
     /// authority signs.
     pub fn freeze_budget(ctx: &mut Context<FreezeBudget>, _end: End) -> Result<()> {
         freeze_budget::freeze(ctx)

@@ -4,7 +4,7 @@ use crate::{
     book::{Book, Charged},
     inputs, start, Amount, Step,
 };
-use agent_vault_policy::{authorize, Category, Ledger, Payment, Rules, Standing, UnixTime, Usdc};
+use agent_vault_policy::{authorize, Budget, Category, Ledger, Payment, Rules, Standing, UnixTime, Usdc};
 use bolero::TypeGenerator;
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
@@ -51,7 +51,8 @@ fn a_ledger_says_what_a_book_of_everything_says() {
                         co_signed: false,
                     };
                     let (rules, standing) = (Rules::default(), Standing::default());
-                    let charges = authorize(&rules, &ledger, &[None; 2], &payment, standing, UnixTime(clock));
+                    let charges =
+                        authorize(&rules, &ledger, &[None::<Budget>; 2], &payment, standing, UnixTime(clock));
                     let mut next = ledger;
                     if next.hold(&charges.unwrap().vault).is_ok() {
                         ledger = next;

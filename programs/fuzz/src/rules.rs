@@ -177,7 +177,7 @@ type Judged = (u8, (u8, bool, u64, u64));
 
 /// Asserts that the preview's verdict on each rule matches the model's, and that its `retry_at` is the first time that
 /// passes.
-fn assert_previewed(case: &Case, ledger: &Ledger, budgets: &Budgets, judged: &[Judged]) {
+fn assert_previewed(case: &Case, ledger: &Ledger, budgets: &Budgets<Budget>, judged: &[Judged]) {
     let ask = |clock: i64| {
         assess(&case.rules, ledger, budgets, &case.payment, case.standing, UnixTime(clock)).unwrap()
     };

@@ -71,6 +71,7 @@ class VaultClient:
         org = await self._program.account["Org"].fetch(vault.org)
         policy = await self._program.account["Policy"].fetch(vault.policy)
         none = program_id = self._program.program_id
+        budget = None if vault.budget == Pubkey.default() else await self._program.account["Budget"].fetch(vault.budget)
         # This account need not exist: then the program treats the recipient as uncategorised.
         seed = bytes(byte & 0x7F for byte in hashlib.sha256(bytes(to)).digest()).decode()
         recipient = Pubkey.create_with_seed(vault.org, seed, program_id)
@@ -89,7 +90,8 @@ class VaultClient:
             "co_signer": none,
             "approval": none,
             "approval_rent_receiver": none,
-            "budget": none if vault.budget == Pubkey.default() else vault.budget,
+            "budget": none if budget is None else vault.budget,
+            "budget_parent": none if budget is None or budget.parent == Pubkey.default() else budget.parent,
             "event_authority": event_authority,
             "program": program_id,
         }

@@ -32,6 +32,9 @@ interface OrgAccount {
   mint: PublicKey;
   tokenProgram: PublicKey;
 }
+interface BudgetAccount {
+  parent: PublicKey;
+}
 interface PolicyAccount {
   allowlist: PublicKey;
 }
@@ -86,6 +89,8 @@ class VaultClient {
     const vault = await this.fetch<VaultAccount>("vault", this.vault);
     const { mint, tokenProgram } = await this.fetch<OrgAccount>("org", vault.org);
     const { allowlist } = await this.fetch<PolicyAccount>("policy", vault.policy);
+    const budget = vault.budget.equals(PublicKey.default) ? none : vault.budget;
+    const parent = budget === none ? none : (await this.fetch<BudgetAccount>("budget", vault.budget)).parent;
     const destination = address(ASSOCIATED_TOKEN_PROGRAM, to.toBuffer(), tokenProgram.toBuffer(), mint.toBuffer());
     const createDestination = new TransactionInstruction({
       programId: ASSOCIATED_TOKEN_PROGRAM,
@@ -110,7 +115,8 @@ class VaultClient {
       coSigner: none,
       approval: none,
       approvalRentReceiver: none,
-      budget: vault.budget.equals(PublicKey.default) ? none : vault.budget,
+      budget,
+      budgetParent: parent.equals(PublicKey.default) ? none : parent,
     };
     const executePayment = this.program.methods["executePayment"];
     if (executePayment === undefined) throw new Error("the IDL has no execute_payment");

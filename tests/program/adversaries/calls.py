@@ -301,5 +301,6 @@ def _(party: Party) -> Instruction:
         co_signed=False,
         allowlist=party.list_of(party.guarded),
         recipient_account=party.addresses.recipient(party.org, merchant),
-        **party.budgets_of(party.vault),
+        budget=party.team,
+        budget_parent=party.company,
     )

@@ -3,7 +3,7 @@
 
 use crate::{
     rules::{expiry, max_per_day, max_per_month, velocity_cap},
-    types::{Ledger, Level, Limits, Payment, Refusal, Rule, Violation},
+    types::{Ledger, Level, Limits, Payment, Refusal, Rule},
     units::{UnixTime, Usdc},
     Charge, Verdict,
 };
@@ -22,8 +22,28 @@ pub struct Budget<'a> {
     pub ledger: &'a Ledger,
 }
 
+/// An account that holds a budget, or the budget itself.
+pub trait AsBudget {
+    /// Returns the budget.
+    fn as_budget(&self) -> Budget<'_>;
+}
+
+impl AsBudget for Budget<'_> {
+    #[inline(always)]
+    fn as_budget(&self) -> Budget<'_> {
+        *self
+    }
+}
+
+impl<B: AsBudget> AsBudget for &B {
+    #[inline(always)]
+    fn as_budget(&self) -> Budget<'_> {
+        (*self).as_budget()
+    }
+}
+
 /// The budgets that are charged for a vault's payments: its own and that budget's parent.
-pub type Budgets<'a> = [Option<Budget<'a>>; LEVELS.len()];
+pub type Budgets<B> = [Option<B>; LEVELS.len()];
 
 /// The levels of [`Budgets`].
 pub const LEVELS: [Level; 2] = [Level::Budget, Level::Parent];
@@ -39,30 +59,6 @@ impl Budget<'_> {
         Rule::BudgetVelocityCap,
     ];
 
-    /// Judges `payment` at the time `clock`; see [`crate::authorize`].
-    ///
-    /// # Errors
-    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger's stored total
-    /// contradicts its slots.
-    #[inline(never)]
-    pub(crate) fn authorize(&self, level: Level, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
-        let (verdicts, charge) = self.judge(payment, clock)?;
-        let [frozen, expired, total, day, month, velocity] = verdicts;
-        let refuse = || {
-            frozen.refuse()?;
-            expired.refuse()?;
-            total.refuse()?;
-            day.refuse()?;
-            month.refuse()?;
-            velocity.refuse()
-        };
-        refuse().map_err(|refusal| match refusal {
-            Refusal::Violation(violation) => Refusal::Violation(Violation { level, ..violation }),
-            Refusal::Overflow => refusal,
-        })?;
-        Ok(charge)
-    }
-
     /// Returns the verdict of each rule on `payment`. The rules of a missing budget are not set.
     ///
     /// # Errors
@@ -74,31 +70,61 @@ impl Budget<'_> {
         payment: &Payment,
         clock: UnixTime,
     ) -> Result<[Verdict; 6], Refusal> {
-        let verdicts = match budget {
-            Some(budget) => budget.judge(payment, clock)?.0,
-            None => Self::RULES.map(Verdict::unset),
+        let Some(budget) = budget else {
+            return Ok(Self::RULES.map(|rule| Verdict { level, ..Verdict::unset(rule) }));
         };
-        Ok(verdicts.map(|verdict| Verdict { level, ..verdict }))
+        let charge = budget.charge(payment, clock)?;
+        Ok(Self::RULES.map(|rule| Verdict { level, ..budget.check(rule, payment, &charge) }))
     }
 
-    /// Returns the verdict of each of the budget's rules, and the charge to record if all of them let the payment pass.
+    /// Returns the entry for the ledger, to be recorded if all rules let the payment pass.
     #[inline(always)]
-    fn judge(&self, payment: &Payment, clock: UnixTime) -> Result<([Verdict; 6], Charge), Refusal> {
-        let Budget { limits, frozen, total_spent, ledger } = self;
-        let now = ledger.time(clock);
-        let [stopped, expired, total, day, month, velocity] = Self::RULES;
-        let day_held = ledger.day.total_at(now)?;
-        let hour_held = ledger.hour.total_at(now)?;
-        let verdicts = [
-            Verdict::set(stopped, !frozen, 0, 0, u64::MAX),
-            expiry::check(expired, limits.expires_at, now),
-            max_per_day::check(total, limits.max_total, total_spent.0, ledger.held, payment),
-            max_per_day::check(day, limits.max_per_day, day_held, ledger.held, payment),
-            max_per_month::check(month, limits.max_per_month, ledger, payment, now),
-            velocity_cap::check(velocity, limits.velocity_cap, hour_held),
-        ];
-        Ok((verdicts, Charge { amount: payment.amount, at: now, day_held, hour_held }))
+    fn charge(&self, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
+        let at = self.ledger.time(clock);
+        let (day_held, hour_held) = (self.ledger.day.total_at(at)?, self.ledger.hour.total_at(at)?);
+        Ok(Charge { amount: payment.amount, at, day_held, hour_held })
     }
+
+    /// Returns the verdict of one of the budget's rules. `rule` is a constant at each use, so nothing is left of the
+    /// choice.
+    #[inline(always)]
+    fn check(&self, rule: Rule, payment: &Payment, charge: &Charge) -> Verdict {
+        let Budget { limits, frozen, total_spent, ledger } = self;
+        match rule {
+            Rule::BudgetFrozen => Verdict::set(rule, !frozen, 0, 0, u64::MAX),
+            Rule::BudgetExpired => expiry::check(rule, limits.expires_at, charge.at),
+            Rule::BudgetMaxTotal => {
+                max_per_day::check(rule, limits.max_total, total_spent.0, ledger.held, payment)
+            }
+            Rule::BudgetMaxPerDay => {
+                max_per_day::check(rule, limits.max_per_day, charge.day_held, ledger.held, payment)
+            }
+            Rule::BudgetMaxPerMonth => {
+                max_per_month::check(rule, limits.max_per_month, ledger, payment, charge.at)
+            }
+            Rule::BudgetVelocityCap => velocity_cap::check(rule, limits.velocity_cap, charge.hour_held),
+            _ => Verdict::unset(rule),
+        }
+    }
+}
+
+/// Judges `payment` by one budget at the time `clock`; see [`crate::authorize`].
+///
+/// # Errors
+/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger's stored total
+/// contradicts its slots.
+#[inline(never)]
+pub(crate) fn authorize<B: AsBudget>(budget: &B, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
+    let budget = budget.as_budget();
+    let charge = budget.charge(payment, clock)?;
+    let [frozen, expired, total, day, month, velocity] = Budget::RULES;
+    budget.check(frozen, payment, &charge).refuse()?;
+    budget.check(expired, payment, &charge).refuse()?;
+    budget.check(total, payment, &charge).refuse()?;
+    budget.check(day, payment, &charge).refuse()?;
+    budget.check(month, payment, &charge).refuse()?;
+    budget.check(velocity, payment, &charge).refuse()?;
+    Ok(charge)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ extern crate std;
 
 use crate::{
     assess, authorize,
-    tests::{plain, step, Random},
+    tests::{plain, step, Random, NO_BUDGETS},
     window::month_end,
     Budget, Charge, Charges, Ledger, Level, Limits, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime,
     Usdc, Violation,
@@ -13,7 +13,7 @@ use std::{env, vec::Vec};
 
 const NOW: UnixTime = UnixTime(1_700_000_000);
 
-/// A budget's account: its limits, its freeze and what it has counted.
+/// A budget's account: its limits, its freeze and its spending.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(crate) struct Pot {
     pub limits: Limits,
@@ -310,7 +310,7 @@ fn budgets_are_judged_after_the_month_and_before_the_co_signature() {
 #[test]
 fn without_budgets_their_rules_are_not_set() {
     let verdicts =
-        assess(&Rules::default(), &Ledger::default(), &[None; 2], &plain(1), Standing::default(), NOW).unwrap();
+        assess(&Rules::default(), &Ledger::default(), &NO_BUDGETS, &plain(1), Standing::default(), NOW).unwrap();
     for verdict in &verdicts[9..21] {
         assert_eq!((verdict.set, verdict.passed, verdict.retry_at), (false, true, Some(NOW)));
     }
@@ -381,7 +381,7 @@ fn what_is_outstanding_counts_as_if_it_were_paid() {
                 let charges = authorize(
                     &Rules::default(),
                     &paid,
-                    &[None; 2],
+                    &NO_BUDGETS,
                     &plain(amount),
                     Standing::default(),
                     UnixTime(clock),

@@ -14,7 +14,7 @@ mod units;
 mod verdict;
 mod window;
 
-pub use budget::{Budget, Budgets, LEVELS};
+pub use budget::{AsBudget, Budget, Budgets, LEVELS};
 pub use types::{
     Category, Ledger, Level, Limits, Payment, Place, Refusal, Rule, Rules, Standing, Violation, CATEGORIES,
 };
@@ -52,10 +52,10 @@ pub struct Charges {
 /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if a ledger's stored total
 /// contradicts its slots.
 #[inline(always)]
-pub fn authorize(
+pub fn authorize<B: AsBudget>(
     rules: &Rules,
     ledger: &Ledger,
-    budgets: &Budgets,
+    budgets: &Budgets<B>,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
@@ -76,7 +76,7 @@ pub fn authorize(
         Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budgets: [None; 2] };
     for ((budget, level), charge) in budgets.iter().zip(LEVELS).zip(&mut charges.budgets) {
         if let Some(budget) = budget {
-            *charge = Some(budget.authorize(level, payment, clock)?);
+            *charge = Some(budget::authorize(budget, payment, clock).map_err(|refusal| refusal.by(level))?);
         }
     }
     rules::require_co_sign::check(rules, payment).refuse()?;

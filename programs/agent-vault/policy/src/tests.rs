@@ -6,9 +6,12 @@
 extern crate std;
 
 use crate::{
-    window::month_end, Category, Charge, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc, Verdict,
+    window::month_end, Budget, Budgets, Category, Charge, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc, Verdict,
 };
 use std::{env, vec::Vec};
+
+/// The budgets of a vault that has none.
+pub(crate) const NO_BUDGETS: Budgets<Budget> = [None; 2];
 
 /// [`crate::authorize`] for a vault without a budget.
 fn authorize(
@@ -18,7 +21,7 @@ fn authorize(
     standing: Standing,
     clock: UnixTime,
 ) -> Result<Charge, Refusal> {
-    crate::authorize(rules, ledger, &[None; 2], payment, standing, clock).map(|charges| charges.vault)
+    crate::authorize(rules, ledger, &NO_BUDGETS, payment, standing, clock).map(|charges| charges.vault)
 }
 
 /// [`crate::assess`] for a vault without a budget.
@@ -29,7 +32,7 @@ fn assess(
     standing: Standing,
     clock: UnixTime,
 ) -> Result<[Verdict; 22], Refusal> {
-    crate::assess(rules, ledger, &[None; 2], payment, standing, clock)
+    crate::assess(rules, ledger, &NO_BUDGETS, payment, standing, clock)
 }
 
 /// Marsaglia's xorshift64*, reproducible from its seed.

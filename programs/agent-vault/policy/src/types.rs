@@ -88,7 +88,7 @@ pub struct Rules {
     pub restricted: bool,
 }
 
-/// The limits of a budget. Those that a policy has too work like its rules. `None` means that a limit is not set.
+/// The limits of a budget. A limit that policies have too works like their rule. `None` means that a limit is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum spending in any 24 hours.
@@ -149,6 +149,17 @@ pub enum Refusal {
     Violation(Violation),
     /// A ledger's stored total contradicts its slots, so spending cannot be counted.
     Overflow,
+}
+
+impl Refusal {
+    /// Returns this refusal as one by a rule of `level`.
+    #[cold]
+    pub(crate) fn by(self, level: Level) -> Self {
+        match self {
+            Refusal::Violation(violation) => Refusal::Violation(Violation { level, ..violation }),
+            Refusal::Overflow => self,
+        }
+    }
 }
 
 impl From<Overflow> for Refusal {

@@ -91,7 +91,7 @@ impl Verdict {
 pub fn assess(
     rules: &Rules,
     ledger: &Ledger,
-    budgets: &Budgets,
+    budgets: &Budgets<Budget>,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,

@@ -12,7 +12,7 @@ use crate::{
 use agent_vault_policy::{
     self as policy, assess,
     rules::{allowed_recipients, blocked_categories},
-    Level, Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
+    AsBudget, Level, Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
 };
 use alloc::{boxed::Box, vec::Vec};
 use anchor_lang::{prelude::*, IdlType};
@@ -134,7 +134,7 @@ pub fn handler(
     let shared = [counted(&a.budget)?, counted(&a.budget_parent)?];
     let [first, second] = &shared;
     let budgets = [(&a.budget, first), (&a.budget_parent, second)].map(|(budget, ledger)| {
-        let (budget, ledger) = (budget.as_ref()?.as_policy(), ledger.as_ref()?);
+        let (budget, ledger) = (budget.as_ref()?.as_budget(), ledger.as_ref()?);
         let total_spent = Usdc(budget.total_spent.0.saturating_add(outstanding.amount));
         Some(policy::Budget { ledger, total_spent, ..budget })
     });
@@ -189,7 +189,7 @@ pub fn handler(
 fn verdicts_of(
     rules: &Rules,
     ledger: &policy::Ledger,
-    budgets: &policy::Budgets,
+    budgets: &policy::Budgets<policy::Budget>,
     payment: &Payment,
     stops: Standing,
     clock: UnixTime,

@@ -107,8 +107,7 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: org.is_paused(), frozen: vault.is_frozen() };
-    let budgets =
-        [spending.budget, spending.budget_parent].map(|budget| budget.map(|budget| budget.as_policy()));
+    let budgets = [spending.budget, spending.budget_parent].map(|budget| budget.map(|budget| &**budget));
     let ledger = vault.ledger.as_policy();
     match authorize(&policy.rules(), ledger, &budgets, &payment, stops, clock) {
         Ok(charges) => Ok(Allowed { charges, by_session, co_signed }),

@@ -43,8 +43,7 @@ pub struct Allowance {
     pub payer: Address,
     /// Number of budgets that hold the amount too.
     pub level_count: u64,
-    /// These budgets: the vault's budget at the time of the grant and that budget's parent. Those that the vault did not
-    /// have are all zero.
+    /// These budgets: the vault's own at the time of the grant, then its parent. The rest of the array is zero.
     pub levels: [BudgetLevel; LEVEL_COUNT],
     /// Reference chosen by the creator of the allowance.
     pub reference: [u8; 16],

@@ -83,10 +83,9 @@ impl BudgetLimits {
     }
 }
 
-impl Budget {
-    /// Returns the budget as the policy crate's type, which judges payments.
+impl policy::AsBudget for Budget {
     #[inline(always)]
-    pub fn as_policy(&self) -> policy::Budget<'_> {
+    fn as_budget(&self) -> policy::Budget<'_> {
         let expires_at = self.expiry();
         let limits = policy::Limits {
             max_per_day: value_if_set(self.flags, flag::MAX_PER_DAY, self.max_per_day).map(policy::Usdc),
@@ -103,8 +102,10 @@ impl Budget {
             ledger: self.ledger.as_policy(),
         }
     }
+}
 
-    /// Returns the last second in which the budget accepts payments, if there is one.
+impl Budget {
+    /// Returns the last second that accepts payments, if the budget has an end.
     #[inline(always)]
     pub fn expiry(&self) -> Option<policy::UnixTime> {
         value_if_set(self.flags, flag::EXPIRY, self.expires_at).map(policy::UnixTime)

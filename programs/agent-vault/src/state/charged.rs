@@ -47,8 +47,7 @@ pub struct Charged {
     pub month: i64,
     /// Number of charged budgets.
     pub level_count: u64,
-    /// These budgets: the vault's budget at the time of the charge and that budget's parent. Those that the vault did
-    /// not have are all zero.
+    /// These budgets: the vault's own at the time of the charge, then its parent. The rest of the array is zero.
     pub levels: [ChargedLevel; LEVEL_COUNT],
 }
 
@@ -63,7 +62,7 @@ const _: () = assert!(size_of::<BudgetLevel>() == 32 + 8);
 const _: () = assert!(size_of::<ChargedLevel>() == 32 + 3 * 8);
 const _: () = assert!(size_of::<Charged>() == 3 * 8 + LEVEL_COUNT * (32 + 3 * 8));
 
-/// The budgets above a vault, as far as it has them: its own and that budget's parent.
+/// The budgets above a vault: its own and its budget's parent, if they exist.
 pub type BudgetsMut<'a> = [Option<&'a mut Budget>; LEVEL_COUNT];
 
 /// The given accounts of the budgets of an earlier charge. They may no longer exist.
@@ -139,8 +138,8 @@ impl Charged {
     }
 }
 
-/// Loads the budgets of an earlier charge that are still the ones created in the charged version. Leaves out those that
-/// were closed, even if they were recreated. `given` are the accounts at their addresses.
+/// Loads the budgets of an earlier charge that still have the charged version. Leaves out a budget that was closed, even
+/// if it was recreated. `given` are the accounts at their addresses.
 ///
 /// # Errors
 /// [`VaultError::BudgetRequired`] if the account of a budget is missing, and [`VaultError::BudgetParentRequired`] if its
@@ -194,7 +193,7 @@ pub fn hold(
 }
 
 /// Releases an allowance's held money in all ledgers and records the part `spent` of it, at each ledger's own time.
-/// `budgets` are those of the grant that are left; see [`same_budgets`].
+/// `budgets` are the grant's that are left; see [`same_budgets`].
 ///
 /// # Errors
 /// [`VaultError::Overflow`] if a sum does not fit.
