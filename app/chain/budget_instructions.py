@@ -98,9 +98,9 @@ class BudgetInstructions(Builder):
     ) -> Instruction:
         """Move the vault from `budget` to `new_budget`. For both, `None` means no budget.
 
-        `expected_attachments` is the vault's current `attachments`. `budget_version` and `parent_version` are the versions
-        of `new_budget` and of its parent, `new_parent`. `budget_parent` is the parent of `budget`. A move between a
-        budget and its own parent takes two instructions.
+        `expected_attachments` is the vault's current `attachments`. `budget_version` and `parent_version` are the
+        versions of `new_budget` and of its parent, `new_parent`. `budget_parent` is the parent of `budget`. A move
+        between a budget and its own parent takes two instructions.
 
         If the vault has a budget, `signer` is the authority. Otherwise, `signer` is the operator. If the organisation
         has set `authority_attaches`, the `authority` must then also sign.

@@ -14,8 +14,8 @@ class GrantAccounts(TypedDict, total=False):
     """The optional accounts of a payment, an escrow or an allowance.
 
     Pass the `allowlist` if the policy has one, the `budget` if the vault has one, and the `budget_parent` if the budget
-    has one. `recipient` is the account with the organisation's registration of the payee. Pass it if the policy blocks a
-    category or if its allowlist may contain a domain. The rent of an `approval` goes to `approval_rent_receiver`.
+    has one. `recipient` is the account with the organisation's registration of the payee. Pass it if the policy blocks
+    a category or if its allowlist may contain a domain. The rent of an `approval` goes to `approval_rent_receiver`.
     """
 
     allowlist: Pubkey | None

@@ -41,8 +41,8 @@ def terms_hash(  # noqa: PLR0917
 class OpenEscrow:
     """The accounts of an open escrow. `payer` gets the rent of the escrow's accounts back.
 
-    `budget` and `budget_parent` are the budgets that counted the escrow, or None if the vault did not have them when the
-    escrow was created. The vault may have moved to another budget since then.
+    `budget` and `budget_parent` are the budgets that counted the escrow, or None if the vault did not have them at the
+    escrow's creation. The vault may have moved to another budget since then.
     """
 
     address: Pubkey

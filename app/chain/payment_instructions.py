@@ -99,8 +99,8 @@ class PaymentInstructions(Builder):
     ) -> Instruction:
         """Return the verdict of every rule and other check on a payment. Use this instruction only in simulations.
 
-        Pass the `budget` if the vault has one, and the `budget_parent` if the budget has one. Outstanding payments, issued
-        to a third party and not seen on the chain yet, count as paid.
+        Pass the `budget` if the vault has one, and the `budget_parent` if the budget has one. Outstanding payments,
+        issued to a third party and not seen on the chain yet, count as paid.
         """
         return self._build(
             "check_payment",

@@ -100,7 +100,8 @@ _MESSAGES: Mapping[str, str] = {
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
     "UnusableDelegate": "delegate: must not be address zero, an account of the program, the operator, the authority or "
     "the wallet's session key.",
-    "InvalidAllowanceTime": "expiresIn: the allowance must end in the future, and not after its session, policy or budget.",
+    "InvalidAllowanceTime": "expiresIn: the allowance must end in the future, and not after its session, policy or "
+    "budget.",
     "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
     "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",
     "EscrowAmountExceeded": "The amount to release exceeds the amount in the escrow.",
