@@ -25,7 +25,7 @@ async def report_spending(service: Service, vaults: Collection[str]) -> None:
         org, limit = one["org"], {"month": one["max_per_month"]}
         watched[one["vault"]] = (org, "alert.month_limit", {"wallet_id": one["wallet_id"]}, limit)
         about = {"budget_id": one["budget_id"], "name": one["name"]}
-        limits = {"day": one["budget_day"], "month": one["budget_month"]}
+        limits = {period: one[f"budget_{period}"] for period in ("day", "month", "total")}
         watched[one["budget"] or ""] = (org, "alert.budget_limit", about, limits)
     found = {address: each for address, each in watched.items() if address and any(each[3].values())}
     accounts = await service.chain.accounts([Pubkey.from_string(address) for address in found])
@@ -35,18 +35,19 @@ async def report_spending(service: Service, vaults: Collection[str]) -> None:
         for account, (org, kind, about, limits) in zip(accounts, found.values(), strict=True):
             if account is None or not account.data:
                 continue
-            ledger = account.decode(service.codec).data.get("ledger")
+            data = account.decode(service.codec).data
+            ledger = data.get("ledger")
             if ledger is None:
                 # The account of an archived wallet has no ledger.
                 continue
-            used = Consumption.at(ledger, now // 1000)
+            used = Consumption.at(ledger, now // 1000, data.get("total_spent", 0))
+            began = {"day": now // DAY * DAY, "month": month_began(now)}
             for period, limit in limits.items():
-                spent = used.held + (used.day if period == "day" else used.month)
+                spent = used.held + getattr(used, period)
                 if limit and 5 * spent >= 4 * limit:
                     shown = {"period": period, "spent": format_usdc(spent), "limit": format_usdc(limit)}
-                    says = f"{shown['spent']} of {shown['limit']} USDC used in the {period}"
-                    began = now // DAY * DAY if period == "day" else month_began(now)
-                    key = next(iter(about.values())), period, str(began), str(limit)
+                    says = f"{shown['spent']} of {shown['limit']} USDC used ({period})"
+                    key = next(iter(about.values())), period, str(began.get(period, 0)), str(limit)
                     report_once(conn, kind, org, now, *key, summary=says, **about, **shown)
 
     if found:

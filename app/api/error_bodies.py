@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from app.api.fields import (
     AllowanceId,
     ApprovalId,
+    BudgetId,
     PolicyId,
     RequestId,
     ResponseBody,
@@ -51,6 +52,8 @@ class Violation(ResponseBody):
     """The limit of the rule."""
     attempted: Annotated[str, example("6.00")]
     """The value that the payment would have reached."""
+    budget_id: BudgetId | None = None
+    """The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error."""
 
 
 class PolicyViolationBody(ErrorBody):

@@ -117,7 +117,7 @@ _TAGS: Mapping[str, str] = {
     "paid-requests": "A paid request gets a resource that answers HTTP 402 and pays for it, by x402 or MPP.",
     "x402": "The older paths of paid requests. New code uses `/v1/paid-requests`.",
     "allowances": "An allowance sets money aside for a delegate that pays by plain token transfers.",
-    "budgets": "A budget is a limit that several wallets share, in addition to their policies.",
+    "budgets": "A budget limits several wallets together, in addition to their policies. It can be part of another.",
     "recipients": "A registration gives an address a category and a domain that policies can name.",
     "events": "An event records a change of an object. Webhooks receive the same events.",
     "webhooks": "A webhook is an address of your server that receives events, signed and in order.",

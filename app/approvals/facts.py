@@ -1,5 +1,6 @@
 """The facts with which people decide about an expense: its agent, its payee, their history and the headroom."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -37,7 +38,7 @@ async def facts_of(service: Service, wallet: WalletRecord, payee: str) -> Expens
     now, org = service.clock.seen_ms(), wallet.org
     month = f"{datetime.fromtimestamp(now // 1000, UTC):%Y-%m}"
 
-    def read(conn: Connection) -> tuple[str | None, int, str, BudgetRecord | None]:
+    def read(conn: Connection) -> tuple[str | None, int, str, list[BudgetRecord]]:
         known, paid = recipient(conn, org, payee), spending(conn, org, "recipient", [month], [payee])
         name, category = (known.domain, known.category) if known and known.effective_at <= now // 1000 else (None, 0)
         if paid and paid[0].payments:
@@ -45,29 +46,31 @@ async def facts_of(service: Service, wallet: WalletRecord, payee: str) -> Expens
             history = f"{number}, {_usdc(paid[0].spent)} USDC this month"
         else:
             history = "No payment this month, but earlier ones" if was_paid(conn, org, payee) else "First payment"
-        return name, category, history, budget(conn, org, wallet.budget_id) if wallet.budget_id else None
+        levels = [budget(conn, org, one) for one in (wallet.budget_id, wallet.parent_id) if one is not None]
+        return name, category, history, [one for one in levels if one is not None]
 
     name, category, history, shared = await service.db.read(read)
     agent = wallet.label or wallet.agent_id or wallet.wallet_id
     return ExpenseFacts(agent, name, CATEGORIES[category], history, await _headroom(service, wallet, shared))
 
 
-async def _headroom(service: Service, wallet: WalletRecord, shared: BudgetRecord | None) -> str:
-    """Return the amounts that the vault and its budget can still spend, by the balance and the limits of money."""
+async def _headroom(service: Service, wallet: WalletRecord, shared: Sequence[BudgetRecord]) -> str:
+    """Return the amounts that the vault and its budgets can still spend, by the balance and the limits of money."""
     limited: list[tuple[str, str, Rules | BudgetLimits]] = [("the vault", wallet.vault, wallet.policy.rules)]
-    if shared is not None:
-        limited.append((f"its budget {shared.name}", shared.address, shared.limits))
+    limited += [(f"its budget {one.name}", one.address, one.limits) for one in shared]
     try:
         accounts = await service.chain.accounts([Pubkey.from_string(address) for _, address, _ in limited])
     except (ChainUnavailable, RpcError):
         return "Unknown, because the chain does not answer"
     said = []
     for account, (name, address, limits) in zip(accounts, limited, strict=True):
-        ledger = account.decode(service.codec).data.get("ledger") if account is not None and account.data else None
+        data = account.decode(service.codec).data if account is not None and account.data else {}
+        ledger = data.get("ledger")
         if ledger is None:
             return "Unknown, because the vault or its budget is closed"
-        spent = Consumption.at(ledger, service.clock.now())
-        caps = ((limits.max_per_day, spent.day), (limits.max_per_month, spent.month))
+        spent = Consumption.at(ledger, service.clock.now(), data.get("total_spent", 0))
+        caps = [(limits.max_per_day, spent.day), (limits.max_per_month, spent.month)]
+        caps += [(limits.max_total, spent.total)] if isinstance(limits, BudgetLimits) else []
         left = [max(0, cap - used - spent.held) for cap, used in caps if cap is not None]
         left += [wallet.balance] if address == wallet.vault else []
         said.append(f"{_usdc(min(left))} USDC for {name}" if left else f"no limit of money for {name}")

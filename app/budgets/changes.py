@@ -9,23 +9,30 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
+from app.api.fields import optional
 from app.api.versioned_changes import OutdatedVersionError, VersionedChange
 from app.budgets import service as budgets
 from app.budgets.models import Budget, UpdateBudget
-from app.core.errors import UnavailableError
+from app.core.errors import AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
 from app.projection.differences import shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
-from app.submission.chain_state import known_account
+from app.submission.chain_state import known_account, stale_node_error
+from app.submission.changes import carry_out_current, earlier_outcome
 from app.submission.context import Service
+from app.submission.offline import refuse_unneeded_offline
 from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Authority, Plan, PlanType
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
-PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
-"""Plan types of all attempts to create, change or close a budget. The `recipient` of each is the budget's id."""
+_FREEZE, _UNFREEZE = PlanType("freeze_budget", resent=False), PlanType("unfreeze_budget", resent=False)
+PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE, _FREEZE, _UNFREEZE)
+"""Plan types of all attempts to create, change, freeze, unfreeze or close a budget.
+
+The `recipient` of each is the budget's id.
+"""
 CLOSE = _CLOSE.name
 """Plan type of attempts to close a budget."""
 
@@ -46,21 +53,30 @@ class BudgetChange(VersionedChange[BudgetRecord]):
 
 
 async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
-    """Change the fields in the body. Raises ``version_conflict`` if the request does not accept the current version."""
-    given = body.model_fields_set
-    await request.update(
-        given.intersection(budgets.LIMITS),
-        given.intersection({"name"}),
-        lambda before: _limit(request, before, body),
-        lambda _landed: _rename(request, body.name),
-    )
+    """Change the fields in the body.
+
+    Raises ``version_conflict`` if the request does not accept the current version, and ``insufficient_permissions`` if
+    an operator does anything but freeze the budget.
+    """
+    given = body.model_fields_set - {"idempotency_key"}
+    if given and not body.brakes and request.principal.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "An operator may only freeze a budget.")
+    if "status" in given:
+        await _set_status(request, frozen=body.brakes)
+    else:
+        await request.update(
+            given.intersection(budgets.LIMITS),
+            given.intersection({"name"}),
+            lambda before: _limit(request, before, body),
+            lambda _landed: _rename(request, body.name),
+        )
     return await budgets.get(request.service, request.principal, request.object_id)
 
 
 async def delete(request: BudgetChange) -> Budget:
-    """Delete a budget without wallets, and return it as it was.
+    """Delete a budget without wallets and without parts, and return it as it was.
 
-    Raises ``budget_in_use`` if wallets are in it, and ``version_conflict`` if the request does not accept the current
+    Raises ``budget_in_use`` if it has any, and ``version_conflict`` if the request does not accept the current
     version.
     """
     await request.delete(lambda before: _close(request, before))
@@ -73,6 +89,46 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
     if found is None:
         raise UnavailableError("chain_unavailable")
     return budgets.shown(found)
+
+
+async def _set_status(request: BudgetChange, *, frozen: bool) -> None:
+    """Freeze or unfreeze the budget on the chain, unless it already has that status.
+
+    A freeze waits for no lock and no payment. An unfreeze names the freeze that it lifts. It cannot lift a later one.
+    """
+    if frozen:
+        refuse_unneeded_offline(request.claim)
+    if await earlier_outcome(request.service, request.claim) is None:
+        await carry_out_current(request.service, lambda: _status_plan(request, frozen=frozen), request.claim)
+
+
+async def _status_plan(request: BudgetChange, *, frozen: bool) -> Plan | None:
+    service, signers, before = request.service, request.service.signers, await request.find()
+    if request.claim.first_called_at is None:
+        request.check(before)
+    state = await known_account(service, before.address)
+    if max(state["created_version"], state["frozen_sequence"]) < before.frozen_sequence:
+        raise stale_node_error()
+    if bool(state["frozen"]) == frozen:
+        # The response reports the status. An earlier change that lands after it would make that report wrong.
+        kinds = {_FREEZE.name, _UNFREEZE.name}
+        await require_no_pending_change(service, before.org, kinds, where=lambda one: one.recipient == before.budget_id)
+        return None
+    build, address, authority = service.instructions(before.org), Pubkey.from_string(before.address), None
+    if frozen:
+        instruction = build.freeze_budget(signer=signers.operator_address, budget=address)
+    else:
+        authority, sequence = await request.authority(), state["frozen_sequence"]
+        instruction = build.unfreeze_budget(authority=authority.address, budget=address, expected_sequence=sequence)
+    return Plan(
+        org=before.org,
+        type=_FREEZE if frozen else _UNFREEZE,
+        instructions=[instruction],
+        signers=[signers.operator] if frozen else [],
+        authority=authority,
+        recipient=before.budget_id,
+        entry=request.principal.entry(f"budget.{'freeze' if frozen else 'unfreeze'}", before.budget_id),
+    )
 
 
 async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> str | None:
@@ -103,6 +159,7 @@ async def _close(request: BudgetChange, before: BudgetRecord) -> str | None:
     instruction = request.service.instructions(before.org).close_budget(
         authority=authority.address,
         budget=Pubkey.from_string(before.address),
+        parent=optional(Pubkey.from_string, before.parent),
         rent_receiver=(await known_account(request.service, before.address))["payer"],
         expected_version=before.version,
     )

@@ -1,10 +1,25 @@
 """Request and response bodies of budgets."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from app.api.fields import BudgetId, Limit, Name, ReadFrom, ResponseBody, Time, Usdc, Warnings, example
+from app.api.fields import (
+    BudgetId,
+    BudgetRef,
+    ChainTime,
+    Limit,
+    Name,
+    ReadFrom,
+    ResponseBody,
+    Time,
+    Timestamp,
+    Usdc,
+    Warnings,
+    example,
+    without_defaults,
+)
 from app.api.partial_body import PartialBody
 from app.api.whole_list import WholeList
 
@@ -18,6 +33,10 @@ class LimitFields(PartialBody):
     """The highest sum that all wallets of the budget together may spend in a UTC month."""
     velocity_cap: Annotated[Annotated[int, Field(ge=0, le=2**32 - 1)] | None, example(20)] = None
     """The highest number of payments that all wallets of the budget together may make within an hour."""
+    max_total: Limit | None = None
+    """The highest sum that all wallets of the budget together may ever spend."""
+    expires_at: Timestamp | None = None
+    """The end of the budget. Afterwards, the budget refuses every payment."""
 
 
 class CreateBudget(LimitFields):
@@ -25,13 +44,37 @@ class CreateBudget(LimitFields):
 
     name: Name
     """A display name for people."""
+    parent_id: BudgetRef | None = None
+    """The budget that the new one is part of; it must not be part of another. The parent can never be changed."""
 
 
-class UpdateBudget(CreateBudget):
+def _status_alone(schema: dict[str, Any]) -> None:
+    """Forbid other changes together with a change of the status."""
+    without_defaults(schema)
+    schema["if"] = {"required": ["status"]}
+    schema["then"] = {"propertyNames": {"enum": ["status", "idempotencyKey"]}}
+
+
+class UpdateBudget(LimitFields):
     """Body of a budget's update. An omitted field keeps its value; `null` clears a limit."""
+
+    model_config = ConfigDict(json_schema_extra=_status_alone)
 
     name: Name = Field(default="")
     """The new name."""
+    status: Literal["frozen", "active"] = Field(default="active")
+    """The new status, without any other change in the same request."""
+
+    @property
+    def brakes(self) -> bool:
+        """True if the update freezes the budget."""
+        return self.status == "frozen"
+
+    @model_validator(mode="after")
+    def _changes_the_status_alone(self) -> Self:
+        if "status" in self.model_fields_set and self.model_fields_set - {"status", "idempotency_key"}:
+            raise PydanticCustomError("status_alone", "must be the only change. Send other changes in another request.")
+        return self
 
 
 class BudgetConsumption(ResponseBody):
@@ -49,9 +92,10 @@ class BudgetConsumption(ResponseBody):
     """The amount spent in this UTC calendar month, less refunds."""
     payments_in_hour: Annotated[int, ReadFrom("hour"), example(12)]
     """The number of payments, escrows and grants of allowances in the last hour."""
+    total: Usdc
+    """The amount ever spent, less refunds."""
     held: Usdc
-    """The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled.
-    """
+    """The money of outstanding allowances. It counts towards all limits of money until each is settled."""
 
 
 class BudgetHeadroom(ResponseBody):
@@ -61,6 +105,8 @@ class BudgetHeadroom(ResponseBody):
     """The amount left below the limit for 24 hours. Null if the limit is not set."""
     month: Usdc | None
     """The amount left below the limit for the UTC month. Null if the limit is not set."""
+    total: Usdc | None
+    """The amount left below the limit in total. Null if the limit is not set."""
     payments_in_hour: Annotated[int | None, example(88)]
     """The number of payments left below the limit for one hour. Null if the limit is not set."""
 
@@ -77,6 +123,10 @@ class Budget(ResponseBody):
     """The budget's id, under both names. It begins with `bud_`."""
     name: Annotated[str, example("Shopping")]
     """The display name for people."""
+    parent_id: BudgetId | None
+    """The budget that this one is part of. Each payment counts in both. Null if there is none."""
+    status: Literal["active", "frozen"]
+    """The status. A frozen budget refuses the payments of its wallets, and of the budgets that are part of it."""
     max_per_day: Annotated[Usdc | None, ReadFrom("limits.max_per_day")]
     """The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every
     payment.
@@ -87,12 +137,20 @@ class Budget(ResponseBody):
     """The highest number of payments that all its wallets together may make in any hour. A refund does not lower the
     count.
     """
+    max_total: Annotated[Usdc | None, ReadFrom("limits.max_total")]
+    """The highest sum that all its wallets together may ever spend. Null means no limit; zero refuses every payment."""
+    expires_at: Annotated[ChainTime | None, ReadFrom("limits.expires_at")]
+    """The end of the budget. Afterwards, the budget refuses every payment. Null means no end."""
     consumption: BudgetConsumption | None
-    """The spending of its wallets. Null once the budget is deleted."""
+    """The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted."""
     headroom: BudgetHeadroom | None
     """The amounts and the number of payments that the limits still allow. Null once the budget is deleted."""
+    parent_headroom: BudgetHeadroom | None
+    """The same for the limits of the parent. Null without a parent, and once the budget is deleted."""
     wallet_count: Annotated[int, example(2)]
-    """The number of wallets in the budget; zero at first."""
+    """The number of wallets in the budget itself; zero at first."""
+    budget_count: Annotated[int, example(0)]
+    """The number of budgets that are part of this one; zero at first."""
     warnings: Warnings
     """A warning if a single wallet could use up the budget alone, with the number of these wallets."""
     version: Annotated[int, example(3)]

@@ -1,6 +1,6 @@
 """Budgets: limits that several wallets share."""
 
-from app.access.auth import ADMINS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
 from app.budgets import changes
@@ -12,11 +12,18 @@ _WRITING = ("invalid_amount", "transaction_failed")
 _CHANGING = ("budget_not_found", "version_conflict", "transaction_failed")
 
 
-@operation("POST /v1/budgets", roles=ADMINS, tagged=True, errors=_WRITING, signable=True)
+@operation(
+    "POST /v1/budgets",
+    roles=ADMINS,
+    tagged=True,
+    errors=(*_WRITING, "budget_not_found", "budget_nested"),
+    signable=True,
+)
 async def create_budget(call: Call, body: CreateBudget) -> Budget:
     """Create a budget.
 
-    An omitted limit is not set. Every payment, escrow and allowance of the budget's wallets counts, in addition to the
+    An omitted limit is not set. A budget can be part of another one, its parent: then each payment counts in both, and
+    each of them can refuse it. Every payment, escrow and allowance of the budget's wallets counts, in addition to the
     limits of each wallet's own policy. The organisation's authority signs the creation.
     """
     return await budgets.create(call.service, call.principal, call.claim, body)
@@ -32,25 +39,29 @@ async def list_budgets(call: Call) -> BudgetList:
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
-    Returns the consumption by the budget's wallets and the headroom of the limits. The header `ETag` identifies the
-    budget's version and name. Send it as `If-Match` with a change, so that you do not undo a concurrent change.
+    Returns the consumption by the budget's wallets, and the headroom of the limits of the budget and of its parent. The
+    header `ETag` identifies the budget's version and name. Send it as `If-Match` with a change, so that you do not undo
+    a concurrent change.
     """
     return await budgets.get(call.service, call.principal, call.path("budget_id"))
 
 
 @operation(
     "PATCH /v1/budgets/{budget_id}",
-    roles=ADMINS,
+    roles=OPERATORS,
     tagged=True,
     errors=("invalid_amount", *_CHANGING),
     version=True,
+    brakes=True,
     signable=True,
 )
 async def update_budget(call: Call, body: UpdateBudget) -> Budget:
-    """Update a budget.
+    """Update, freeze or unfreeze a budget.
 
     An omitted field keeps its value; `null` clears a limit. Past spending still counts. With `If-Match`, the budget
-    changes only if it still has that `ETag`.
+    changes only if it still has that `ETag`. Set `status` alone to `frozen` to stop all wallets of the budget and of
+    the budgets that are part of it, and to `active` to let them pay again. An operator's key can only freeze. All other
+    changes need an admin's key.
     """
     return await changes.update(BudgetChange.of(call, "budget_id"), body)
 
@@ -66,6 +77,7 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
 async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
     """Delete a budget.
 
-    The budget must not contain any wallet. Returns the budget as it was, without consumption and headroom.
+    The budget must not contain any wallet, and no budget may be part of it. Returns the budget as it was, without
+    consumption and headroom.
     """
     return await changes.delete(BudgetChange.of(call, "budget_id"))

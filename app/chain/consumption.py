@@ -19,7 +19,8 @@ def day_frees_at(paid_at: int) -> int:
 class Consumption:
     """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour.
 
-    ``held`` is the money of outstanding allowances, which counts towards the limits of day and month as well.
+    ``held`` is the money of outstanding allowances, which counts towards all limits of money as well. ``total`` is the
+    spending of a budget's life; it is 0 for a vault.
 
     The rolling windows count their oldest slot as a whole: the day is up to 15 minutes longer, and the hour one minute.
     """
@@ -28,14 +29,15 @@ class Consumption:
     month: int
     hour: int
     held: int
+    total: int = 0
 
     @classmethod
-    def at(cls, ledger: Mapping[str, Any], clock: int) -> Self:
+    def at(cls, ledger: Mapping[str, Any], clock: int, total: int = 0) -> Self:
         """Return a ledger's spending at the Unix second `clock`, or at the ledger's last payment if that is later."""
         now = max(clock, int(ledger["last"]))
         month = int(ledger["month_spent"]) if now < ledger["month_ends_at"] else 0
         day, hour = _counted(ledger["day"], now // _DAY_SLOT), _counted(ledger["hour"], now // _HOUR_SLOT)
-        return cls(day, month, hour, int(ledger["held"]))
+        return cls(day, month, hour, int(ledger["held"]), total)
 
 
 def _counted(window: Mapping[str, Any], slot: int) -> int:

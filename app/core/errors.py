@@ -183,7 +183,6 @@ def violation_sentence(violation: Mapping[str, Any]) -> str:
     """Return a sentence with the rule that refuses a payment, the rule's limit, and the attempted value."""
     # The names of a budget's rules begin with `budget_`.
     whose = "budget" if violation["rule"].startswith("budget_") else "policy"
-    return (
-        f"The {whose}'s rule {violation['rule']} refuses this payment: "
-        f"limit {violation['limit']}, attempted {violation['attempted']}."
-    )
+    level = violation.get("budget_id")
+    rule = f"{whose}'s rule {violation['rule']}" if level is None else f"rule {violation['rule']} of the budget {level}"
+    return f"The {rule} refuses this payment: limit {violation['limit']}, attempted {violation['attempted']}."

@@ -1,10 +1,11 @@
 """Budgets: their limits, the amounts spent, the vaults in each, and the forms that change a budget."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.responses import Response
 
-from app.access.auth import ADMINS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import validated
 from app.api.versions import Precondition
 from app.audit import service as audit
@@ -34,6 +35,7 @@ from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import labelled, vault_named
 from app.dashboard.pages import View, action, page
+from app.store.budgets import budgets as open_budgets
 from app.store.budgets import wallets_in
 from app.submission.claim import Claim
 from app.wallets import service as wallets
@@ -41,7 +43,13 @@ from app.wallets.models import UpdateWallet
 
 #: Maximum number of changes, and of vaults, on a page.
 _SHOWN, _VAULTS = 20, 30
-_SAID = {"budget.create": "Created", "budget.update": "Changed", "budget.delete": "Deleted"}
+_SAID = {
+    "budget.create": "Created",
+    "budget.update": "Changed",
+    "budget.delete": "Deleted",
+    "budget.freeze": "Frozen",
+    "budget.unfreeze": "Unfrozen",
+}
 _HERE = "Budgets"
 
 
@@ -56,11 +64,13 @@ class _Entry:
 
 @page("/budgets", roles=READERS)
 async def show_all(view: View) -> Response:
-    """Show all budgets with their headroom."""
+    """Show all budgets with their headroom, each followed by the budgets that are part of it."""
     found = (await budgets.list_all(view.service, view.principal)).data
+    tree = [one for top in found if top.parent_id is None for one in (top, *_parts(found, top))]
     return view.render(
         "budgets.html",
-        budgets=[(one, bars(one)) for one in found],
+        budgets=[(one, bars(one)) for one in tree],
+        parents=[("", "None"), *((one.budget_id, one.name) for one in found if one.parent_id is None)],
         says=sentences(check(view)[0]),
         offline=view.service.signers.authority is None,
     )
@@ -77,9 +87,12 @@ async def show(view: View) -> Response:
         # Keep the text typed into the page's other form.
         view.form = [*view.form, *fields_of(shown_by(found), found)]
     record = await budgets.find(view.service, view.principal.org, found.budget_id)
+    family = await view.service.db.read(lambda conn: open_budgets(conn, view.principal.org))
     return view.render(
         "budget.html",
         budget=found,
+        parent=next((one for one in family if one.budget_id == found.parent_id), None),
+        members=[one for one in family if one.parent_id == found.budget_id],
         bars=bars(found),
         tag=tag_of(found),
         unlimited=record.unlimited,
@@ -90,6 +103,10 @@ async def show(view: View) -> Response:
         history=await _history(view, found.budget_id) if editable else [],
         offline=view.service.signers.authority is None,
     )
+
+
+def _parts(found: list[Budget], parent: Budget) -> list[Budget]:
+    return [one for one in found if one.parent_id == parent.budget_id]
 
 
 async def look(view: View, budget_id: str) -> Budget:
@@ -124,7 +141,7 @@ async def review(view: View) -> Response:
     if view.typed("expected_version") != tag_of(found):
         raise concurrent_edit("budget", found.version)
     shifts = [BeforeAfter(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
-    text = "The budget has no vaults, so no agent is affected."
+    text = "The budget has no vaults of its own."
     if found.wallet_count:
         vaults = "1 vault is" if found.wallet_count == 1 else f"{found.wallet_count:,} vaults are"
         text = f"{vaults} in the budget. The new limits apply once the change is confirmed. Earlier spending counts."
@@ -138,6 +155,25 @@ async def save(view: View) -> str:
     body = _wanted(view)
     await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
     return view.url("budgets", view.path("budget_id"), done="budget-saved")
+
+
+@action("/budgets/{budget_id}/freeze", roles=OPERATORS, back=show, brakes=True)
+async def freeze(view: View) -> str:
+    """Freeze the budget. The chain then refuses all payments under it."""
+    return await _set_status(view, "frozen")
+
+
+@action("/budgets/{budget_id}/unfreeze", roles=ADMINS, back=show, step_up=True, lifts=True)
+async def unfreeze(view: View) -> str:
+    """Make the budget active again."""
+    return await _set_status(view, "active")
+
+
+async def _set_status(view: View, status: Literal["frozen", "active"]) -> str:
+    budget_id = view.path("budget_id")
+    change = BudgetChange(view.service, view.principal, view.claim(), budget_id, Precondition(None))
+    await changes.update(change, UpdateBudget(status=status))
+    return view.url("budgets", budget_id, done="budget-frozen" if status == "frozen" else "budget-unfrozen")
 
 
 @action("/budgets/{budget_id}/delete", roles=ADMINS, back=show, step_up=True)

@@ -56,6 +56,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
 
     state, waiting = await service.db.read(read, in_thread=True)
     shared = None if found.budget_id is None else await look(view, found.budget_id)
+    parent = None if shared is None or shared.parent_id is None else await look(view, shared.parent_id)
     return view.render(
         "vault.html",
         wallet=found,
@@ -73,6 +74,8 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         policies=(await policies.list_all(service, by)).data if by.role == "admin" else [],
         budget=shared,
         bars=[] if shared is None else bars(shared),
+        parent=parent,
+        parent_bars=[] if parent is None else bars(parent),
         budgets=await budgets.names(service, by) if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,

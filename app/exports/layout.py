@@ -24,10 +24,11 @@ transaction.
 `tx_id` is derived from the transaction's message, the two indexes and the row's type. Both indexes are empty in a row
 that never had a signature.
 """
-PARTS: Mapping[str, Sequence[str]] = {"violation": tuple(Violation.model_fields), "paid_request": ("protocol",)}
+PARTS: Mapping[str, Sequence[str]] = {"violation": ("rule", "limit", "attempted"), "paid_request": ("protocol",)}
 """Fields of the objects in a row, by the object's name. In a CSV file, each of them is a column."""
 LEFT_OUT: Mapping[str, Any] = {
     **dict.fromkeys(("x402", "refusals"), True),
+    "violation": Violation.model_fields.keys() - PARTS["violation"],
     "paid_request": PaidRequest.model_fields.keys() - PARTS["paid_request"],
 }
 """Transaction fields left out of files: claims of the service, not verifiable against the chain."""

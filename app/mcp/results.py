@@ -139,9 +139,11 @@ def _refusal(error: Json, verdict: Json) -> Json | None:
     violation = error.get("violation")
     if violation is None:
         return None
-    ruled: Json = next((one for one in verdict.get("rules", ()) if one["rule"] == violation["rule"]), {})
+    rules, level = verdict.get("rules", ()), violation.get("budget_id")
+    ruled: Json = next((one for one in rules if (one["rule"], one["budget_id"]) == (violation["rule"], level)), {})
     return {
         "rule": violation["rule"],
+        "budget_id": level,
         "limit": violation.get("limit"),
         "attempted": violation.get("attempted"),
         "headroom": ruled.get("headroom"),

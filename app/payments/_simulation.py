@@ -55,7 +55,7 @@ async def simulate(call: Call, body: SimulatePayment) -> Simulation:
         usdc_balance=format_usdc(verdict["balance"]),
         retry_at=optional(iso, verdict["retry_at"]),
         error=other_error(service, verdict),
-        rules=[rule_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
+        rules=[rule_verdict(rule, payer, policy, payee.owner) for rule in verdict["rules"]],
         open_allowances=await _allowances_behind(service, principal, payer, verdict),
         warnings=[*(await unverified_recipients(service, [payee.owner])).values()],
     )
@@ -68,7 +68,13 @@ async def _allowances_behind(
     broken = [one for one in verdict["rules"] if not one["passed"]]
     behind = [
         await allowances_behind(
-            service, principal, payer, RULES[one["rule"]], limit=one["limit"], attempted=one["attempted"]
+            service,
+            principal,
+            payer,
+            RULES[one["rule"]],
+            budget_id=_budget_id(payer, one),
+            limit=one["limit"],
+            attempted=one["attempted"],
         )
         for one in broken
     ]
@@ -97,6 +103,7 @@ async def verdict_on(
         allowlist=optional(Pubkey.from_string, payer.policy.allowlist),
         recipient_account=service.addresses.recipient(org, expense.payee.owner),
         budget=optional(Pubkey.from_string, payer.budget),
+        budget_parent=optional(Pubkey.from_string, payer.budget_parent),
         outstanding_amount=outstanding[0],
         outstanding_count=outstanding[1],
     )
@@ -122,21 +129,28 @@ async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> d
     Ignores the rule about co-signing. Also ignores a freeze or pause, which has its own error instead of a violation.
     """
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
-    for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):
+    for rule in (rule_verdict(one, expense.wallet, policy, expense.payee.owner) for one in verdict["rules"]):
         # Only a simulation of the payment itself shows if the operator has approved it.
         if rule.passed or rule.rule in {"require_co_sign", "frozen", "paused"}:
             continue
         if rule.limit is not None and rule.attempted is not None:
-            return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
+            level = {} if rule.budget_id is None else {"budget_id": rule.budget_id}
+            return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted, **level}
     return None
 
 
-def rule_verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
+def _budget_id(payer: WalletRecord, verdict: dict[str, Any]) -> str | None:
+    """Return the id of the budget that has the rule, or None for a rule of the policy."""
+    return (None, payer.budget_id, payer.parent_id)[verdict["level"]]
+
+
+def rule_verdict(verdict: dict[str, Any], payer: WalletRecord, policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
     """Return one rule's verdict in the API's form."""
     name, is_set = RULES[int(verdict["rule"] or 0)], bool(verdict["set"])
     limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
     return RuleVerdict(
         rule=name,
+        budget_id=_budget_id(payer, verdict),
         set=is_set,
         passed=bool(verdict["passed"]),
         limit=limit_text(name, limit, policy) if is_set else None,

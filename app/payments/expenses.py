@@ -84,6 +84,7 @@ class ExpenseRequest(Expense):
             "reference": self.reference,
             "allowlist": Pubkey.from_string(policy.allowlist) if policy.allowlist else None,
             "budget": Pubkey.from_string(self.wallet.budget) if self.wallet.budget else None,
+            "budget_parent": Pubkey.from_string(self.wallet.budget_parent) if self.wallet.budget_parent else None,
             "recipient": addresses.recipient(org, self.payee.owner) if consulted else None,
             "co_signer": self.service.signers.operator_address if self.co_signed else None,
             "approval": Pubkey.from_string(approval.address) if approval else None,

@@ -15,15 +15,24 @@ HELD = (
 
 
 async def allowances_behind(
-    service: Service, principal: Principal, wallet: WalletRecord, rule: str, *, limit: int, attempted: int
+    service: Service,
+    principal: Principal,
+    wallet: WalletRecord,
+    rule: str,
+    *,
+    budget_id: str | None,
+    limit: int,
+    attempted: int,
 ) -> list[str]:
     """Return the ids of outstanding allowances if only the money that they hold breaks a rule, else an empty list.
 
-    ``limit`` and ``attempted`` are the violation's. An agent sees only its own wallet's allowances.
+    ``limit`` and ``attempted`` are the violation's, and ``budget_id`` is its budget, or None for a policy's rule. An
+    agent sees only its own wallet's allowances.
     """
     if rule not in HOLDING_RULES:
         return []
-    budget = wallet.budget if rule.startswith("budget_") and principal.role != "agent" else None
+    shared = None if principal.role == "agent" else budget_id
+    budget = next((address for address, one in wallet.levels.items() if one == shared and address), None)
     held = await service.db.read(lambda conn: holding_allowances(conn, wallet.org, wallet.wallet_id, budget))
     return [one.allowance_id for one in held] if attempted - sum(one.amount for one in held) <= limit else []
 
@@ -36,4 +45,5 @@ async def allowances_behind_violation(
     if rule not in HOLDING_RULES:
         return []
     limit, attempted = (parse_usdc(violation[name], allow_zero=True) for name in ("limit", "attempted"))
-    return await allowances_behind(service, principal, wallet, rule, limit=limit, attempted=attempted)
+    level = violation.get("budget_id")
+    return await allowances_behind(service, principal, wallet, rule, budget_id=level, limit=limit, attempted=attempted)

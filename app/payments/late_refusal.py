@@ -16,7 +16,7 @@ async def late_refusal(service: Service, principal: Principal, payer: WalletReco
     if (rule := rule_of(service.codec, outcome)) is not None:
         logs = await service.chain.logs(outcome.attempt.signature or "")
         policy = await policies.find(service, payer.org, payer.policy.policy_id)
-        found = violation(service.codec, logs, policy) if logs else None
+        found = violation(service.codec, logs, policy, payer.levels) if logs else None
         if found is not None:
             policy_id, tx_id = outcome.attempt.policy_id or policy.policy_id, outcome.attempt.tx_id
             if rule in HOLDING_RULES:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from app.api.fields import (
     AllowanceId,
     Amount,
+    BudgetId,
     ChangeBody,
     Confirmation,
     Currency,
@@ -87,6 +88,8 @@ class RuleVerdict(ResponseBody):
 
     rule: Annotated[str, example("max_per_tx")]
     """The name of the rule. `/docs/reference` explains each rule."""
+    budget_id: BudgetId | None
+    """The budget that has the rule: the wallet's or its parent. Null for a rule of the policy, a freeze or a pause."""
     set: bool
     """True if the policy or the budget sets the rule. Always true for `paused` and `frozen`."""
     passed: bool

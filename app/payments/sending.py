@@ -58,6 +58,7 @@ _STALE = frozenset(
         "AllowlistRequired",
         "WrongBudget",
         "BudgetRequired",
+        "BudgetParentRequired",
         "UninitializedAccount",
         "RecipientAccountRequired",
         "InvalidSeeds",
@@ -227,7 +228,7 @@ async def _error(expense: ExpenseRequest, refusal: _SimulationRefusal) -> ApiErr
     service = expense.service
     if refusal.rule is not None:
         policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
-        found = violation(service.codec, refusal.error.simulation.logs, policy)
+        found = violation(service.codec, refusal.error.simulation.logs, policy, expense.wallet.levels)
         return business_error(service.codec, refusal.error) if found is None else await record_refusal(expense, found)
     if refusal.rejects_session(expense):
         return AuthenticationError("session_token_invalid")

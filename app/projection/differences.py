@@ -32,6 +32,8 @@ def shown_limits(limits: BudgetLimits) -> Shown:
         "max_per_day": _money(limits.max_per_day),
         "max_per_month": _money(limits.max_per_month),
         "velocity_cap": limits.velocity_cap,
+        "max_total": _money(limits.max_total),
+        "expires_at": None if limits.expires_at is None else iso(limits.expires_at),
     }
 
 

@@ -28,6 +28,8 @@ HANDLERS: dict[str, Handler] = {
     "BudgetCreated": budgets.created,
     "BudgetUpdated": budgets.updated,
     "BudgetClosed": budgets.closed,
+    "BudgetFrozen": budgets.frozen,
+    "BudgetUnfrozen": budgets.unfrozen,
     "WalletBudgetSet": wallets.budget_set,
     "WalletCreated": wallets.created,
     "WalletUpdated": wallets.updated,

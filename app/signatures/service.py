@@ -58,6 +58,7 @@ _OVERTAKEN = frozenset(
     {
         *("VersionMismatch", "SequenceMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistSealed"),
         *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy", "WrongBudget", "BudgetRequired"),
+        "BudgetParentRequired",
     }
 )
 #: Types of attempts that create, change or close a budget. Their `recipient` is the budget's id.

@@ -26,7 +26,7 @@ from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.attempts import table as attempts
 from app.store.organisations import reserves
-from app.store.read_tables import policies, wallets
+from app.store.read_tables import budgets, policies, wallets
 
 PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
 """Statuses.
@@ -143,8 +143,8 @@ def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
     """Return all organisations' allowances to settle at the Unix second `now`, earliest expiry first.
 
-    An allowance is due once it has expired or the basis of its grant is gone: the vault was frozen, the organisation
-    paused, or the vault's session, its policy or the policy's version changed.
+    An allowance is due once it has expired or the basis of its grant is gone: the vault or a budget that holds
+    the amount was frozen, the organisation paused, or the vault's session, its policy or the policy's version changed.
     """
     return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})
 
@@ -160,7 +160,10 @@ def outstanding_allowances(connection: Connection, org: str, wallet_id: str | No
 
 
 def holding_allowances(connection: Connection, org: str, wallet_id: str, budget: str | None) -> list[AllowanceRecord]:
-    """Return the outstanding allowances of a budget or, if `budget` is None, of a wallet, earliest expiry first."""
+    """Return the outstanding allowances of a budget and its parts or, if `budget` is None, of a wallet.
+
+    The earliest expiry comes first.
+    """
     if budget is None:
         return outstanding_allowances(connection, org, wallet_id)
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_BUDGET, {"org": org, "budget": budget})
@@ -196,17 +199,23 @@ _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
 # Few allowances are outstanding, and the index by `due_at` finds them.
 _OUTSTANDING = _ALLOWANCES.where(table.c.due_at.is_not(None)).order_by(table.c.due_at, table.c.allowance_id)
 _OUTSTANDING_OF_WALLET = _OUTSTANDING.where(table.c.wallet_id == bindparam("wallet"))
-_OUTSTANDING_OF_BUDGET = _OUTSTANDING.where(table.c.budget == bindparam("budget"))
+_LEVELS = select(budgets.c.address).where(bindparam("budget").in_([budgets.c.address, budgets.c.parent]))
+_OUTSTANDING_OF_BUDGET = _OUTSTANDING.where(table.c.budget.in_(_LEVELS))
+_BUDGET, _PARENT = budgets.alias(), budgets.alias()
 _DUE = (
     select(table)
     .join(wallets, wallets.c.wallet_id == table.c.wallet_id)
     .join(reserves, reserves.c.org == table.c.org)
     .outerjoin(policies, policies.c.address == table.c.policy)
+    .outerjoin(_BUDGET, _BUDGET.c.address == table.c.budget)
+    .outerjoin(_PARENT, _PARENT.c.address == _BUDGET.c.parent)
     .where(
         table.c.due_at.is_not(None),
         or_(
             table.c.due_at <= bindparam("now", type_=BigInteger),
             wallets.c.frozen != 0,
+            _BUDGET.c.frozen,
+            _PARENT.c.frozen,
             reserves.c.paused,
             wallets.c.config_sequence > table.c.sequence,
             policies.c.version > table.c.policy_version,

@@ -22,6 +22,8 @@ ACTIONS: Mapping[str, str] = {
     "`details` has `kind` and `reason`.",
     "budget.create": "The creation of a budget was requested.",
     "budget.delete": "The deletion of a budget was requested.",
+    "budget.freeze": "A freeze of a budget was requested.",
+    "budget.unfreeze": "An unfreeze of a budget was requested.",
     "budget.update": "A change of a budget was requested. `details` has the requested `fields`.",
     "clock.advance": "The embedded chain's test clock was advanced. `details` has `seconds` and the total, "
     "`ahead_seconds`.",

@@ -20,7 +20,8 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 class BudgetRecord:
     """A budget. `unlimited` counts its wallets with a policy that lacks a daily or an hourly limit.
 
-    Each of these wallets alone may be able to use up the budget.
+    Each of these wallets alone may be able to use up the budget. `parent` is the address of the budget that this one is
+    part of. `parent_id` and `parent_version` belong to the parent. `budget_count` is the number of this budget's parts.
     """
 
     budget_id: str
@@ -29,8 +30,14 @@ class BudgetRecord:
     key: bytes
     name: str
     limits: BudgetLimits
+    parent: str | None
+    parent_id: str | None
+    parent_version: int | None
+    frozen: bool
+    frozen_sequence: int
     version: int
     wallet_count: int
+    budget_count: int
     unlimited: int
     created_at: int
     closed: bool
@@ -81,7 +88,8 @@ def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Se
 def limits_of_vaults(connection: Connection, vaults: Collection[str]) -> Sequence[RowMapping]:
     """Return each vault's monthly limit and the limits of its budget.
 
-    Each row has the ids and addresses of the wallet and the budget.
+    A vault has one row for its budget and one for the budget's parent. Each row has the ids and addresses of the wallet
+    and the budget.
     """
     return connection.execute(_OF_VAULTS, {"vaults": list(vaults)}).mappings().all()
 
@@ -95,14 +103,20 @@ def _query() -> Select[Any]:
     lax = attached.join(policies, policies.c.address == wallets.c.policy).where(
         or_(policies.c.max_per_day.is_(None), policies.c.velocity_cap.is_(None))
     )
+    above, below = table.alias(), table.alias()
+    parts = select(func.count()).select_from(below).where(below.c.parent == table.c.address, ~below.c.closed)
     return (
         select(
             table,
             budget_details.c.name,
+            above.c.budget_id.label("parent_id"),
+            above.c.version.label("parent_version"),
+            parts.scalar_subquery().label("budget_count"),
             attached.scalar_subquery().label("wallet_count"),
             lax.scalar_subquery().label("unlimited"),
         )
         .outerjoin(budget_details, budget_details.c.address == table.c.address)
+        .outerjoin(above, above.c.address == table.c.parent)
         .where(table.c.org == bindparam("org"))
     )
 
@@ -114,19 +128,22 @@ _OPEN = _BUDGETS.where(~table.c.closed).order_by(table.c.created_at, table.c.bud
 
 
 def _record(*, name: str | None, **values: Any) -> BudgetRecord:
-    limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS if limit in values})
+    limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS})
     return BudgetRecord(name=name or values["budget_id"], limits=limits, **values)
 
 
+_OWN = table.alias()
 _OF_VAULTS = (
     select(
-        *(wallets.c[name] for name in ("org", "wallet_id", "vault", "budget")),
+        *(wallets.c[name] for name in ("org", "wallet_id", "vault")),
         policies.c.max_per_month,
         budget_details.c.name,
-        *(table.c.budget_id, table.c.max_per_day.label("budget_day"), table.c.max_per_month.label("budget_month")),
+        *(table.c.address.label("budget"), table.c.budget_id, table.c.max_total.label("budget_total")),
+        *(table.c.max_per_day.label("budget_day"), table.c.max_per_month.label("budget_month")),
     )
     .join(policies, policies.c.address == wallets.c.policy)
-    .outerjoin(table, table.c.address == wallets.c.budget)
-    .outerjoin(budget_details, budget_details.c.address == wallets.c.budget)
+    .outerjoin(_OWN, _OWN.c.address == wallets.c.budget)
+    .outerjoin(table, table.c.address.in_([_OWN.c.address, _OWN.c.parent]))
+    .outerjoin(budget_details, budget_details.c.address == table.c.address)
     .where(wallets.c.vault.in_(bindparam("vaults", expanding=True)))
 )

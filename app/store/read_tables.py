@@ -1,9 +1,9 @@
 """Read models: tables computed from the chain, joined with data that only the service has.
 
 The projector writes and can rebuild them. New attempts add their rows before the chain confirms them. Times are Unix
-milliseconds, except where the chain keeps seconds (`session_expires_at`, `expiry`, `effective_at`, an approval's
-`expires_at`, and the times of escrows and allowances other than `created_at`). Addresses are base58, hashes lower-case
-hex.
+milliseconds, except where the chain keeps seconds (`session_expires_at`, `expiry`, `effective_at`, the `expires_at`
+of approvals and budgets, and the times of escrows and allowances other than `created_at`). Addresses are base58, hashes
+lower-case hex.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    false,
     func,
     text,
 )
@@ -105,6 +106,11 @@ budgets = Table(
     Column("version", U64, nullable=False, doc="number of the event that last set limits or `closed`"),
     Column("closed", Boolean, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("max_total", U64),
+    Column("expires_at", BigInteger),
+    Column("parent", String, doc="address of the budget that this one is part of; null if it has none"),
+    Column("frozen", Boolean, nullable=False, server_default=false()),
+    Column("frozen_sequence", U64, nullable=False, server_default="0", doc="number of the event that set `frozen`"),
     UniqueConstraint("org", "budget_id"),
 )
 

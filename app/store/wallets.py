@@ -77,7 +77,8 @@ class WalletRecord:
 
     `frozen` is 0 (no), 1 (manually) or 2 (its policy expired). `frozen_sequence` is the sequence number of the vault's
     event that last set `frozen`. `budget` is the address of the wallet's shared budget, and `budget_id` is the budget's
-    id. `session_expires_at` is in Unix seconds, other times are in milliseconds.
+    id. `budget_parent` and `parent_id` are those of the budget's parent. `session_expires_at` is in Unix seconds, other
+    times are in milliseconds.
     """
 
     wallet_id: str
@@ -90,6 +91,8 @@ class WalletRecord:
     policy: WalletPolicy
     budget: str | None
     budget_id: str | None
+    budget_parent: str | None
+    parent_id: str | None
     balance: int
     held: int
     status: str
@@ -104,6 +107,11 @@ class WalletRecord:
     created_at: int
     updated_at: int
     last_transaction_at: int | None
+
+    @property
+    def levels(self) -> dict[str | None, str | None]:
+        """The ids of the wallet's budget and of its parent, by address."""
+        return {self.budget: self.budget_id, self.budget_parent: self.parent_id}
 
 
 def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
@@ -230,6 +238,7 @@ HELD = (
     .scalar_subquery()
     .label("held")
 )
+_PARENTS = budgets.alias()
 # Built once: building these statements takes longer than executing them. Their parameters are `org`, `now` and `key`.
 WALLETS = (
     select(
@@ -241,6 +250,8 @@ WALLETS = (
         STATUS.label("status"),
         HELD,
         budgets.c.budget_id,
+        budgets.c.parent.label("budget_parent"),
+        _PARENTS.c.budget_id.label("parent_id"),
         policies.c.policy_id,
         policy_details.c.name.label("policy_name"),
         policies.c.allowlist,
@@ -251,6 +262,7 @@ WALLETS = (
     .outerjoin(details, details.c.wallet_id == table.c.wallet_id)
     .outerjoin(policy_details, policy_details.c.address == table.c.policy)
     .outerjoin(budgets, budgets.c.address == table.c.budget)
+    .outerjoin(_PARENTS, _PARENTS.c.address == budgets.c.parent)
     .where(table.c.org == bindparam("org"))
 )
 _OWNED = select(table.c.wallet_id).where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))

@@ -45,6 +45,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "PolicyImmutable": (BusinessError, "policy_immutable"),
     "PolicyInUse": (BusinessError, "policy_in_use"),
     "BudgetInUse": (BusinessError, "budget_in_use"),
+    "BudgetFrozen": (BusinessError, "budget_frozen"),
     # The wallet's budget was changed after it was read. The new budget may allow the payment.
     "BudgetRequired": (UnavailableError, "chain_unavailable"),
     "BudgetParentRequired": (UnavailableError, "chain_unavailable"),
@@ -235,15 +236,22 @@ def rule_of(codec: Codec, failure: Failure) -> str | None:
     return RULES[rule] if rule >= 2 else None
 
 
-def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, str] | None:
-    """Return the violation object from the logs of a refused payment, or None if they do not prove a violation."""
+def violation(
+    codec: Codec, logs: list[str], policy: PolicyRecord, levels: Mapping[str | None, str | None] | None = None
+) -> dict[str, str] | None:
+    """Return the violation object from the logs of a refused payment, or None if they do not prove a violation.
+
+    ``levels`` has the ids of the wallet's budgets by address, so that the object can name the one that refused.
+    """
     found = policy_violation(logs, codec)
     if found is None:
         return None
+    level = (levels or {}).get(str(found.budget))
     return {
         "rule": found.rule_name,
         "limit": limit_text(found.rule_name, found.limit, policy),
         "attempted": attempted_text(found.rule_name, found.attempted, found.recipient),
+        **({} if level is None else {"budget_id": level}),
     }
 
 

@@ -1,5 +1,7 @@
 """The on-chain part of a wallet update: the instructions, and the authority if it must sign them."""
 
+from typing import Any
+
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
@@ -38,11 +40,13 @@ async def attaching_authority(service: Service, principal: Principal, claim: Cla
 
 async def _move(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, before: WalletRecord, budget_id: str | None, attachments: int
-) -> tuple[Instruction, Authority | None]:
-    """Return the instruction that moves a wallet to another budget or none, and the authority if it must sign.
+) -> tuple[list[Instruction], Authority | None]:
+    """Return the instructions that move a wallet to another budget or none, and the authority if it must sign.
 
     The operator attaches the first budget. If the organisation has `authority_attaches` set, the authority signs as
     well. Taking a wallet out of a budget evades the budget's limits, so it needs an admin's key and the authority.
+    Between a budget and its parent, the wallet first leaves and then joins, because an instruction cannot change a
+    budget that it names as a parent.
     """
     new = None if budget_id is None else await budgets.find(service, before.org, budget_id)
     if before.budget is None:
@@ -52,17 +56,31 @@ async def _move(  # noqa: PLR0917
     else:
         authority = await authority_of(service, principal.org, claim)
     address = None if authority is None else authority.address
-    first = before.budget is None
-    move = service.instructions(before.org).set_wallet_budget(
-        signer=service.signers.operator_address if first or address is None else address,
-        vault=Pubkey.from_string(before.vault),
-        expected_attachments=attachments,
-        budget=optional(Pubkey.from_string, before.budget),
-        new_budget=None if new is None else Pubkey.from_string(new.address),
-        budget_version=None if new is None else new.version,
-        authority=address if first else None,
-    )
-    return move, authority
+    joining = {} if new is None else budgets.target(new)
+    leaving = {
+        "budget": optional(Pubkey.from_string, before.budget),
+        "budget_parent": optional(Pubkey.from_string, before.budget_parent),
+    }
+    steps: list[dict[str, Any]] = [leaving | joining]
+    if (
+        new is not None
+        and before.budget is not None
+        and {before.budget, new.address} & {before.budget_parent, new.parent}
+    ):
+        steps = [leaving, joining]
+    build, moves = service.instructions(before.org), list[Instruction]()
+    for number, step in enumerate(steps):
+        leaving_signer = address if step.get("budget") is not None else None
+        moves.append(
+            build.set_wallet_budget(
+                signer=leaving_signer or service.signers.operator_address,
+                authority=None if leaving_signer else address,
+                vault=Pubkey.from_string(before.vault),
+                expected_attachments=attachments + number,
+                **step,
+            )
+        )
+    return moves, authority
 
 
 async def changes(
@@ -102,9 +120,9 @@ async def changes(
         )
         policy, attachments = Pubkey.from_string(new_policy.address), attachments + 1
     if moves:
-        move, moving = await _move(service, principal, claim, before, body.budget_id, attachments)
+        steps, moving = await _move(service, principal, claim, before, body.budget_id, attachments)
         authority = moving or authority
-        instructions.append(move)
+        instructions += steps
     if body.status == "frozen" and before.frozen != MANUAL:
         instructions.append(build.freeze_wallet(signer=operator, vault=vault, action="Freeze"))
     if body.status == "active" and before.frozen:

@@ -68,7 +68,7 @@ async def get_wallet_sol(call: Call) -> WalletSol:
 @operation(
     "PATCH /v1/wallets/{wallet_id}",
     roles=OPERATORS,
-    errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen", "approvals_missing"),
+    errors=(*_CHANGING, "policy_not_found", "budget_not_found", "budget_frozen", "wallet_frozen", "approvals_missing"),
     brakes=True,
     signable=True,
 )

@@ -173,9 +173,8 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
                 signer=service.signers.operator_address,
                 vault=address,
                 expected_attachments=0,
-                new_budget=Pubkey.from_string(budget.address),
-                budget_version=budget.version,
                 authority=None if authority is None else authority.address,
+                **budgets.target(budget),
             )
         )
         attached["budget_id"] = budget.budget_id

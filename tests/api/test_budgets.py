@@ -51,8 +51,10 @@ async def test_new_budget_reads_back_as_written(world: ServiceWorld) -> None:
     assert made["budget_id"].startswith("bud_")
     assert (made["id"], made["name"], made["wallet_count"]) == (made["budget_id"], "Research", 0)
     assert (made["max_per_day"], made["max_per_month"], made["velocity_cap"]) == ("20.00", "100.50", 7)
-    assert made["consumption"] == {"day": "0.00", "month": "0.00", "payments_in_hour": 0, "held": "0.00"}
-    assert made["headroom"] == {"day": "20.00", "month": "100.50", "payments_in_hour": 7}
+    assert (made["max_total"], made["expires_at"], made["parent_id"], made["status"]) == (None, None, None, "active")
+    nothing = {"day": "0.00", "month": "0.00", "payments_in_hour": 0, "total": "0.00", "held": "0.00"}
+    assert made["consumption"] == nothing
+    assert made["headroom"] == {"day": "20.00", "month": "100.50", "payments_in_hour": 7, "total": None}
     assert made["warnings"] == []
     assert await world.ok("GET", _path(made)) == made
     assert made in (await world.ok("GET", "/v1/budgets"))["data"]
@@ -94,10 +96,11 @@ async def test_limit_holds_for_two_wallets_together(
     verdicts = await world.ok("POST", "/v1/payments/simulate", check)
     error = error_of(await world.pay(second, to, "6"), 402, "policy_violation")
 
-    assert error["violation"] == {"rule": rule, "limit": allowed, "attempted": shown}
+    expected = {"rule": rule, "limit": allowed, "attempted": shown, "budget_id": budget["budget_id"]}
+    assert error["violation"] == expected
     [refused] = [one for one in verdicts["rules"] if not one["passed"]]
     assert (refused["rule"], refused["limit"], refused["attempted"]) == (rule, allowed, shown)
-    assert len(verdicts["rules"]) == 13
+    assert len(verdicts["rules"]) == 16
     assert verdicts["retry_at"] == refused["retry_at"] is not None
     after = await world.ok("GET", _path(budget))
     assert (after["wallet_count"], after["consumption"]["day"]) == (2, "6.00")
@@ -264,6 +267,7 @@ async def test_escrow_is_charged_to_its_budget_and_refunded_there(world: Service
         "day": "0.00",
         "month": "0.00",
         "payments_in_hour": 0,
+        "total": "0.00",
         "held": "0.00",
     }
 

@@ -201,6 +201,8 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     budget = (await world.ok("POST", "/v1/budgets", {"name": "Team"}))["budget_id"]
     await world.ok("PATCH", f"/v1/budgets/{budget}", {"maxPerDay": "500"})
     await world.ok("PATCH", f"/v1/budgets/{budget}", {"name": "Renamed"})
+    for status in ("frozen", "active"):
+        await world.ok("PATCH", f"/v1/budgets/{budget}", {"status": status})
     await world.ok("PATCH", path, {"budgetId": budget})
     await world.ok("PATCH", path, {"budgetId": None})
     await world.ok("DELETE", f"/v1/budgets/{budget}", {})
@@ -247,7 +249,10 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
         assert one["severity"] == ("critical" if after_dispute else kind.severity), one
         assert set(one) - common - set(kind.optional) == set(kind.fields), one
         assert one["summary"]
-    assert {one["event"] for one in events if one["severity"] == "critical"} == {"wallet.frozen", "escrow.refunded"}
+    assert {one["event"] for one in events if one["severity"] == "critical"} == {
+        *("wallet.frozen", "budget.frozen"),
+        "escrow.refunded",
+    }
     assert {one["escrow_id"] for one in events if one["event"] == "escrow.refunded"} == {
         late["escrow_id"],
         disputed["escrow_id"],

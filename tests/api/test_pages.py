@@ -85,7 +85,7 @@ async def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
     told = {one for one in texts if re.fullmatch(rf"({subjects})\.(?!html)[a-z_]+", one)}
     # Names such as f"alert.{kind}"
     begun = {one for one in texts if re.fullmatch(rf"({subjects})\.", one)}
-    made = {*EVENT_OF.values(), "budget.created", "budget.updated", "budget.deleted"}
+    made = {*EVENT_OF.values(), *(f"budget.{one}" for one in ("created", "updated", "frozen", "unfrozen", "deleted"))}
     made |= {f"approval.{one}" for one in ("requested", "given", "reminder", "expired")}
 
     # Actions of the audit log have names of the same form.

@@ -192,7 +192,9 @@ async def test_first_refusal_is_reported_at_once_and_others_hourly(own_world: Se
 async def test_four_fifths_of_a_month_and_of_a_budget_are_reported_once(own_world: ServiceWorld) -> None:
     world, to = own_world, await own_world.payee()
     wallet = await world.wallet((await world.policy(maxPerMonth="10"))["policy_id"])
-    budget = await world.ok("POST", "/v1/budgets", {"name": "Ads", "maxPerDay": "20", "maxPerMonth": "1000"})
+    above = await world.ok("POST", "/v1/budgets", {"name": "Company", "maxTotal": "12"})
+    body = {"name": "Ads", "maxPerDay": "20", "maxPerMonth": "1000", "parentId": above["budget_id"]}
+    budget = await world.ok("POST", "/v1/budgets", body)
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.ok("PATCH", path, {"budgetId": budget["budget_id"]})
     await world.catch_up()
@@ -217,3 +219,8 @@ async def test_four_fifths_of_a_month_and_of_a_budget_are_reported_once(own_worl
     await world.ok("PATCH", f"/v1/budgets/{budget['budget_id']}", {"maxPerDay": "11"})
     await spend("0.5")
     assert len(await _events(world, "alert.budget_limit")) == 2
+    # The total of the parent is reported, too, and only once.
+    for amount in ("0.3", "0.1"):
+        await spend(amount)
+    total = [one for one in await _events(world, "alert.budget_limit") if one["budget_id"] == above["budget_id"]]
+    assert [(one["name"], one["period"], one["spent"]) for one in total] == [("Company", "total", "9.80")]

@@ -231,7 +231,7 @@ async def test_preview_shows_both_ways_and_changes_nothing(world: ServiceWorld) 
         "amount": "3.00",
         "status": "confirmed",
         "would_be": "blocked",
-        "violation": {"rule": "max_per_day", "limit": "5.00", "attempted": "6.00"},
+        "violation": {"rule": "max_per_day", "limit": "5.00", "attempted": "6.00", "budget_id": None},
         "refusals": None,
         "timestamp": paid[2]["timestamp"],
     }

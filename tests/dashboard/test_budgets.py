@@ -70,7 +70,7 @@ async def test_budgets_show_what_is_spent_and_left(site: Served) -> None:
             await row.get_by_role("link").click()
             await expect(page.get_by_role("heading", name=CORPUS[0])).to_be_visible()
             await expect(page.locator("main")).to_contain_text("8.00 left")
-            await expect(page.locator("main form")).to_have_count(0 if role == "viewer" else 4)
+            await expect(page.locator("main form")).to_have_count(0 if role == "viewer" else 5)
             if role == "viewer":
                 said = "The budget's vaults together may spend at most 20.00 USDC in any 24 hours."
                 await expect(page.get_by_text(said)).to_be_visible()
@@ -247,6 +247,7 @@ async def test_change_of_a_budget_waits_for_a_step_up(world: ServiceWorld) -> No
         ("/dashboard/budgets", {"name": "New"}),
         (_path(budget), fields),
         (f"{_path(budget)}/delete", fields),
+        (f"{_path(budget)}/unfreeze", {}),
         (f"{_path(budget)}/vaults", {"vault": wallet["wallet_id"]}),
         (f"{_path(budget)}/vaults/{wallet['wallet_id']}/take-out", {}),
         (f"/dashboard/vaults/{wallet['wallet_id']}/budget", {"budget_id": budget["budget_id"]}),
@@ -255,6 +256,59 @@ async def test_change_of_a_budget_waits_for_a_step_up(world: ServiceWorld) -> No
         assert (answer.status_code, "Confirm that it is you" in answer.text) == (403, True), path
     assert await _now(world, budget) == budget
     assert (await admin.post(f"{_path(budget)}/review", fields)).status_code == 200
+
+
+@pytest.mark.proves(
+    "GET /dashboard/budgets",
+    "POST /dashboard/budgets",
+    "POST /dashboard/budgets/{budget_id}/freeze",
+    "POST /dashboard/budgets/{budget_id}/unfreeze",
+)
+async def test_budgets_are_drawn_as_a_tree_and_frozen_at_once(site: Served) -> None:
+    world = site.world
+    company = await _budget(world, "Whole company", maxPerDay="20", maxTotal="50")
+    async with site.visit("admin", name="Ada") as page:
+        await page.goto(f"{site.base}/budgets")
+        await page.get_by_label("Name").fill("Red team")
+        await page.get_by_label("In total").fill("30")
+        await page.get_by_label("Ends").fill("2099-01-31T10:00")
+        await expect(page.locator("#expires_at-says")).to_contain_text(
+            "every payment of the budget's vaults is refused"
+        )
+        await page.get_by_label("Part of").select_option("Whole company")
+        await page.get_by_role("button", name="Create").click()
+        await expect(page.get_by_text("The budget was created.")).to_be_visible()
+        made = page.url.rpartition("/")[2].partition("?")[0]
+        await expect(page.get_by_label("Ends")).to_have_value("2099-01-31T10:00")
+        wallet, payee = await world.wallet(label="Red agent", budgetId=made), await world.payee()
+        assert (await world.pay(wallet, payee, "6")).json()["status"] == "confirmed"
+        await page.goto(f"{site.base}/budgets")
+        rows = page.get_by_role("row").filter(has_text="company")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("6.00 of 50.00")
+        await expect(rows.last).to_contain_text("part of Whole company")
+        await expect(rows.last).to_contain_text("24.00 left")
+        assert await findings(page) == []
+        await rows.first.get_by_role("link", name="Whole company").click()
+        await expect(page.get_by_role("link", name="Red team")).to_be_visible()
+    async with site.visit("operator") as page:
+        await page.goto(f"{site.base}/budgets/{company['budget_id']}")
+        await page.get_by_role("button", name="Freeze").click()
+        await expect(page.get_by_text("The chain refuses all payments under the budget")).to_be_visible()
+        await expect(page.get_by_role("button", name="Unfreeze")).to_have_count(0)
+        await page.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
+        await expect(page.get_by_text("It is frozen, so the vault cannot pay.")).to_be_visible()
+        assert await findings(page) == []
+    assert (await _now(world, company))["status"] == "frozen"
+    violation = error_of(await world.pay(wallet, payee, "1"), 402, "policy_violation")["violation"]
+    assert (violation["rule"], violation["budget_id"]) == ("budget_frozen", company["budget_id"])
+    async with site.visit("admin", name="Eve") as page:
+        await page.goto(f"{site.base}/budgets/{company['budget_id']}")
+        await page.get_by_role("button", name="Unfreeze").click()
+        await expect(page.get_by_text("The budget is active again.")).to_be_visible()
+        await expect(page.locator(".history li").first).to_contain_text("Unfrozen")
+    assert (await world.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+    assert site.violations == []
 
 
 @pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/budget")
@@ -266,7 +320,7 @@ async def test_viewers_crafted_budget_requests_are_refused(world: ServiceWorld) 
         for path in (
             "/dashboard/budgets",
             "/dashboard/budgets/check",
-            *(f"/dashboard/budgets/{{budget_id}}{end}" for end in ("", "/review", "/delete", "/vaults")),
+            *(f"/dashboard/budgets/{{budget_id}}{end}" for end in ("", "/review", "/delete", "/vaults", "/unfreeze")),
             "/dashboard/budgets/{budget_id}/vaults/{wallet_id}/take-out",
             "/dashboard/vaults/{wallet_id}/budget",
         ):

@@ -153,6 +153,9 @@ async def _changes_budget(office: Office, wallet: Json) -> None:
     shown = ("max_per_day is now 5.00", "max_per_day: 7.00", "velocity_cap is now 3 (unchanged)")
     assert (await office.changed("raise", "PATCH", path, {"maxPerDay": "7"}, *shown))["max_per_day"] == "7.00"
     assert (await office.ok("PATCH", place, {"budgetId": made["budget_id"]}))["budget_id"] == made["budget_id"]
+    assert (await office.ok("PATCH", path, {"status": "frozen"}))["status"] == "frozen"
+    shown = ("Unfreeze a budget", "frozen is now yes")
+    assert (await office.changed("thaw", "PATCH", path, {"status": "active"}, *shown))["status"] == "active"
     shown = ("Put a wallet into a budget, or take it out", wallet["chain_address"], "new_budget: none")
     assert (await office.changed("leave", "PATCH", place, {"budgetId": None}, *shown))["budget_id"] is None
     shown = ("Delete a budget", "max_per_day is now 7.00")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from app.api.forms import Fields, InvalidFormError, validated
 from app.api.versions import entity_tag
 from app.budgets.models import Budget, CreateBudget
@@ -10,7 +12,7 @@ from app.budgets.service import LIMITS, with_changes
 from app.chain.rules import BudgetLimits
 from app.core.money import parse_usdc
 from app.dashboard.forms.error_messages import messages_of
-from app.dashboard.forms.formatting import usdc
+from app.dashboard.forms.formatting import Words, moment, usdc
 from app.dashboard.forms.policy import changed, merged
 from app.dashboard.forms.policy_sentences import FieldChange, differences
 from app.dashboard.pages import FORM_KEY, View
@@ -19,6 +21,8 @@ from app.projection.differences import Shown, shown_limits
 FIELDS = ("name", *LIMITS)
 #: The prefix of the hidden fields with the values that the form showed at first.
 _WAS = "was_"
+#: Limits of money, and their periods.
+_PERIODS = {"max_per_day": "in any 24 hours", "max_per_month": "in a calendar month (UTC)", "max_total": "in total"}
 _NONE_LEFT = "Every payment of the budget's vaults is refused."
 
 
@@ -48,12 +52,15 @@ def fields_of(shown: Shown, budget: Budget) -> Fields:
     """Return the fields of a budget's form with these values, as a browser sends them."""
     was = {f"{_WAS}{name}": value for name, value in shown_by(budget).items()}
     fields = [(name, "" if value is None else str(value)) for name, value in (shown | was).items()]
+    # A browser's input for a time has no zone. The form says that it is UTC.
+    fields = [(name, value.removesuffix("Z") if name.endswith("expires_at") else value) for name, value in fields]
     return [*fields, ("expected_version", tag_of(budget))]
 
 
 def new(view: View) -> CreateBudget:
     """Return the form as the body of a request to create a budget. Raises InvalidFormError."""
-    return validated(CreateBudget, {**_values(view), FORM_KEY: view.typed(FORM_KEY)})
+    parent = view.typed("parent_id") or None
+    return validated(CreateBudget, {**_values(view), "parent_id": parent, FORM_KEY: view.typed(FORM_KEY)})
 
 
 def wanted(view: View) -> Shown:
@@ -94,18 +101,18 @@ def check(view: View) -> tuple[Shown, Mapping[str, str]]:
     return {name: one for name, one in limits.items() if name not in errors}, errors
 
 
-def sentences(shown: Shown) -> dict[str, str]:
+def sentences(shown: Shown) -> dict[str, Words]:
     """Return a sentence about each limit, by its name. ``shown`` may lack some limits."""
-    found = {
-        name: _spending(shown[name], period)
-        for name, period in (("max_per_day", "any 24 hours"), ("max_per_month", "a calendar month (UTC)"))
-        if name in shown
+    found: dict[str, Words] = {
+        name: _spending(shown[name], period) for name, period in _PERIODS.items() if name in shown
     }
     day, month = shown.get("max_per_day"), shown.get("max_per_month")
     if day and month and 0 < parse_usdc(month, allow_zero=True) < parse_usdc(day, allow_zero=True):
         found["max_per_day"] += f" The limit of {usdc(month)} for the month is lower, so it can refuse first."
     if "velocity_cap" in shown:
         found["velocity_cap"] = _paying(shown["velocity_cap"])
+    if "expires_at" in shown:
+        found["expires_at"] = _end(shown["expires_at"])
     return found
 
 
@@ -114,10 +121,12 @@ def bars(budget: Budget) -> list[Bar]:
     spent, left = budget.consumption, budget.headroom
     if spent is None or left is None:
         return []
-    day, month, held = (parse_usdc(one, allow_zero=True) for one in (spent.day, spent.month, spent.held))
+    sums = (spent.day, spent.month, spent.total, spent.held)
+    day, month, total, held = (parse_usdc(one, allow_zero=True) for one in sums)
     return [
         _money_bar("day", "in 24 hours", day + held, budget.max_per_day, left.day),
         _money_bar("month", "this month", month + held, budget.max_per_month, left.month),
+        _money_bar("total", "in total", total + held, budget.max_total, left.total),
         Bar(
             "hour",
             "payments in an hour",
@@ -142,10 +151,16 @@ def _share(used: int, limit: int) -> int:
 
 def _spending(limit: str | None, period: str) -> str:
     if limit is None:
-        return f"The budget sets no spending limit for {period}."
+        return f"The budget sets no spending limit {period}."
     if not parse_usdc(limit, allow_zero=True):
         return _NONE_LEFT
-    return f"The budget's vaults together may spend at most {usdc(limit)} USDC in {period}."
+    return f"The budget's vaults together may spend at most {usdc(limit)} USDC {period}."
+
+
+def _end(value: str | None) -> Words:
+    if value is None:
+        return "The budget has no end."
+    return Markup("After {} every payment of the budget's vaults is refused.").format(moment(value))
 
 
 def _paying(count: int | None) -> str:

@@ -10,7 +10,8 @@ from app.core.errors import CATALOGUE, ApiError, ConflictError
 _KEPT = "Your input is kept. Check the other change, and save again."
 FOR_PEOPLE: Mapping[str, str] = {
     "authentication_failed": "This credential is unknown, revoked or no longer valid. Sign in again.",
-    "budget_in_use": "Vaults are still in the budget. Take them out first.",
+    "budget_in_use": "Vaults are still in the budget, or budgets are part of it. Take the vaults out and delete those "
+    "budgets first.",
     "host_not_allowed": "The page was requested at an address that is not the service's own, or by another site. "
     "Open the dashboard at the service's own address.",
     "idempotency_conflict": "This form was sent before with other values, and its action may have taken effect. "

@@ -22,6 +22,8 @@ LABELS: Mapping[str, str] = {
     "max_per_day": "In 24 hours",
     "max_per_month": "Per month",
     "velocity_cap": "Payments an hour",
+    "max_total": "In total",
+    "expires_at": "Ends",
     "allowed_recipients": "Recipients",
     "blocked_categories": "Blocked categories",
     "require_co_sign": "Approval above",
@@ -32,7 +34,7 @@ LABELS: Mapping[str, str] = {
     "x402_hosts": "Paid requests",
     "opens_accounts": "Accounts of payees",
 }
-"""Labels of a policy's fields on pages."""
+"""Labels of the fields of policies and budgets on pages."""
 _OF_BUDGET = "budget_"
 
 
@@ -87,7 +89,8 @@ def words(code: str) -> str:
 
 def rule(code: str) -> str:
     """Return a rule's name as labelled in the form that sets it: `max_per_tx` as `Per payment`."""
-    label = LABELS.get(code.removeprefix(_OF_BUDGET)) or words(code)
+    own = code.removeprefix(_OF_BUDGET)
+    label = LABELS.get(own) or words(own)
     return f"Budget {label[0].lower()}{label[1:]}" if code.startswith(_OF_BUDGET) else label
 
 

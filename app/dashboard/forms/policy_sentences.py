@@ -18,6 +18,7 @@ _UNSET: Mapping[str, str] = {
     "require_co_sign": "never",
     "approvals": "none",
     "expiry": "never",
+    "expires_at": "never",
     "max_open_escrows": str(MAX_OPEN_ESCROWS),
     "x402_hosts": "the default",
     "allowed_recipients": "any",
@@ -96,9 +97,9 @@ def worth(name: str, value: Any) -> Words:
         return f"{value['required']} above {usdc(value['above'])} USDC"
     if isinstance(value, bool):
         return "allowed" if value else "not allowed"
-    if name in MONEY:
+    if name in {*MONEY, "max_total"}:
         return f"{usdc(value)} USDC"
-    if name == "expiry":
+    if name in {"expiry", "expires_at"}:
         return moment(value)
     if isinstance(value, list):
         return "any host" if value == [ANY_HOST] else f"{len(value) or 'no'} {_unit(name, len(value))}"
