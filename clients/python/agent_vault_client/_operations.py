@@ -269,11 +269,11 @@ class Budgets(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Budget]("GET", f"/v1/budgets/{quote(budget_id, safe='')}", None, deadline=deadline))
 
     def update(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> types.Budget:
-        """Update a budget."""
+        """Update, freeze or unfreeze a budget."""
         return self._core.call(_core.Call[types.Budget]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> types.AwaitingSignature:
-        """Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
+        """Update, freeze or unfreeze a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> types.Budget:
@@ -742,11 +742,11 @@ class AsyncBudgets(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Budget]("GET", f"/v1/budgets/{quote(budget_id, safe='')}", None, deadline=deadline))
 
     def update(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> Awaitable[types.Budget]:
-        """Update a budget."""
+        """Update, freeze or unfreeze a budget."""
         return self._core.call(_core.Call[types.Budget]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> Awaitable[types.AwaitingSignature]:
-        """Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
+        """Update, freeze or unfreeze a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> Awaitable[types.Budget]:

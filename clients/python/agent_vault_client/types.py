@@ -244,7 +244,7 @@ class AuditLogEntry(TypedDict):
     """
     The actor of the action.
     """
-    action: Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']
+    action: Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.freeze', 'budget.unfreeze', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']
     """
     The action. See the table of actions.
     """
@@ -346,9 +346,13 @@ class BudgetConsumption(TypedDict):
     """
     The number of payments, escrows and grants of allowances in the last hour.
     """
+    total: str
+    """
+    The amount ever spent, less refunds.
+    """
     held: str
     """
-    The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled.
+    The money of outstanding allowances. It counts towards all limits of money until each is settled.
     """
 
 
@@ -364,6 +368,10 @@ class BudgetHeadroom(TypedDict):
     month: str | None
     """
     The amount left below the limit for the UTC month. Null if the limit is not set.
+    """
+    total: str | None
+    """
+    The amount left below the limit in total. Null if the limit is not set.
     """
     payments_in_hour: int | None
     """
@@ -520,9 +528,21 @@ class CreateBudget(TypedDict):
     """
     The highest number of payments that all wallets of the budget together may make within an hour.
     """
+    max_total: NotRequired[str | None]
+    """
+    The highest sum that all wallets of the budget together may ever spend.
+    """
+    expires_at: NotRequired[str | None]
+    """
+    The end of the budget. Afterwards, the budget refuses every payment.
+    """
     name: str
     """
     A display name for people.
+    """
+    parent_id: NotRequired[str | None]
+    """
+    The budget that the new one is part of; it must not be part of another. The parent can never be changed.
     """
 
 
@@ -775,7 +795,7 @@ class CreateWebhook(TypedDict):
     """
     The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses.
     """
-    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
+    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
     """
     The names of the events to receive, or `*` for all.
     """
@@ -2758,6 +2778,10 @@ class RuleVerdict(TypedDict):
     """
     The name of the rule. `/docs/reference` explains each rule.
     """
+    budget_id: str | None
+    """
+    The budget that has the rule: the wallet's or its parent. Null for a rule of the policy, a freeze or a pause.
+    """
     set: bool
     """
     True if the policy or the budget sets the rule. Always true for `paused` and `frozen`.
@@ -3106,9 +3130,21 @@ class UpdateBudget(TypedDict):
     """
     The highest number of payments that all wallets of the budget together may make within an hour.
     """
+    max_total: NotRequired[str | None]
+    """
+    The highest sum that all wallets of the budget together may ever spend.
+    """
+    expires_at: NotRequired[str | None]
+    """
+    The end of the budget. Afterwards, the budget refuses every payment.
+    """
     name: NotRequired[str]
     """
     The new name.
+    """
+    status: NotRequired[Literal['frozen', 'active']]
+    """
+    The new status, without any other change in the same request.
     """
 
 
@@ -3238,7 +3274,7 @@ class UpdateWebhook(TypedDict):
     """
     The new URL. If omitted, the URL stays.
     """
-    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
+    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
     """
     The new list of subscribed events. If omitted, the list stays.
     """
@@ -3264,6 +3300,10 @@ class Violation(TypedDict):
     attempted: str
     """
     The value that the payment would have reached.
+    """
+    budget_id: NotRequired[str | None]
+    """
+    The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error.
     """
 
 
@@ -4040,7 +4080,7 @@ class ListAuditLogQuery(TypedDict):
     """
     The actor of the action, as type and id, such as `key:key_…`.
     """
-    action: NotRequired[Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']]
+    action: NotRequired[Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.freeze', 'budget.unfreeze', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']]
     """
     The action. See the table of actions.
     """
@@ -4596,6 +4636,14 @@ class Budget(TypedDict):
     """
     The display name for people.
     """
+    parent_id: str | None
+    """
+    The budget that this one is part of. Each payment counts in both. Null if there is none.
+    """
+    status: Literal['active', 'frozen']
+    """
+    The status. A frozen budget refuses the payments of its wallets, and of the budgets that are part of it.
+    """
     max_per_day: str | None
     """
     The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every payment.
@@ -4608,17 +4656,33 @@ class Budget(TypedDict):
     """
     The highest number of payments that all its wallets together may make in any hour. A refund does not lower the count.
     """
+    max_total: str | None
+    """
+    The highest sum that all its wallets together may ever spend. Null means no limit; zero refuses every payment.
+    """
+    expires_at: str | None
+    """
+    The end of the budget. Afterwards, the budget refuses every payment. Null means no end.
+    """
     consumption: BudgetConsumption | None
     """
-    The spending of its wallets. Null once the budget is deleted.
+    The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted.
     """
     headroom: BudgetHeadroom | None
     """
     The amounts and the number of payments that the limits still allow. Null once the budget is deleted.
     """
+    parent_headroom: BudgetHeadroom | None
+    """
+    The same for the limits of the parent. Null without a parent, and once the budget is deleted.
+    """
     wallet_count: int
     """
-    The number of wallets in the budget; zero at first.
+    The number of wallets in the budget itself; zero at first.
+    """
+    budget_count: int
+    """
+    The number of budgets that are part of this one; zero at first.
     """
     warnings: list[str]
     """

@@ -446,12 +446,12 @@ export class BudgetsResource extends Resource {
     return this.core.call<Budget>({ method: "GET", path: `/v1/budgets/${encodeURIComponent(budgetId)}` }, options);
   }
 
-  /** Update a budget. */
+  /** Update, freeze or unfreeze a budget. */
   update(budgetId: string, body: UpdateBudget, options: Options = {}): Promise<Budget> {
     return this.core.call<Budget>({ method: "PATCH", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body, keyed: true }, options);
   }
 
-  /** Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
+  /** Update, freeze or unfreeze a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   updateOffline(budgetId: string, body: UpdateBudget, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "PATCH", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body, keyed: true, offline: true }, options);
   }

@@ -275,7 +275,7 @@ export interface components {
              * @description The action. See the table of actions.
              * @enum {string}
              */
-            action: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
+            action: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.freeze" | "budget.unfreeze" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
             /** @description The id of the object that the action concerned. Null if there is none. */
             object: string | null;
             /** @description The client's IP address. Null if no client caused the action. */
@@ -347,18 +347,33 @@ export interface components {
             id: string;
             /** @description The display name for people. */
             name: string;
+            /** @description The budget that this one is part of. Each payment counts in both. Null if there is none. */
+            parent_id: string | null;
+            /**
+             * @description The status. A frozen budget refuses the payments of its wallets, and of the budgets that are part of it.
+             * @enum {string}
+             */
+            status: "active" | "frozen";
             /** @description The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every payment. */
             max_per_day: string | null;
             /** @description The highest sum that all its wallets together may spend in a UTC calendar month. Null means no limit. */
             max_per_month: string | null;
             /** @description The highest number of payments that all its wallets together may make in any hour. A refund does not lower the count. */
             velocity_cap: number | null;
-            /** @description The spending of its wallets. Null once the budget is deleted. */
+            /** @description The highest sum that all its wallets together may ever spend. Null means no limit; zero refuses every payment. */
+            max_total: string | null;
+            /** @description The end of the budget. Afterwards, the budget refuses every payment. Null means no end. */
+            expires_at: string | null;
+            /** @description The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted. */
             consumption: components["schemas"]["BudgetConsumption"] | null;
             /** @description The amounts and the number of payments that the limits still allow. Null once the budget is deleted. */
             headroom: components["schemas"]["BudgetHeadroom"] | null;
-            /** @description The number of wallets in the budget; zero at first. */
+            /** @description The same for the limits of the parent. Null without a parent, and once the budget is deleted. */
+            parent_headroom: components["schemas"]["BudgetHeadroom"] | null;
+            /** @description The number of wallets in the budget itself; zero at first. */
             wallet_count: number;
+            /** @description The number of budgets that are part of this one; zero at first. */
+            budget_count: number;
             /** @description A warning if a single wallet could use up the budget alone, with the number of these wallets. */
             warnings: string[];
             /** @description The version. It increases with every change of a limit and is never used again, not even by another budget. */
@@ -381,7 +396,9 @@ export interface components {
             month: string;
             /** @description The number of payments, escrows and grants of allowances in the last hour. */
             payments_in_hour: number;
-            /** @description The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled. */
+            /** @description The amount ever spent, less refunds. */
+            total: string;
+            /** @description The money of outstanding allowances. It counts towards all limits of money until each is settled. */
             held: string;
         };
         /** @description The headroom of each limit: the amount or number that the wallets have left. Null if the limit is not set. */
@@ -390,6 +407,8 @@ export interface components {
             day: string | null;
             /** @description The amount left below the limit for the UTC month. Null if the limit is not set. */
             month: string | null;
+            /** @description The amount left below the limit in total. Null if the limit is not set. */
+            total: string | null;
             /** @description The number of payments left below the limit for one hour. Null if the limit is not set. */
             payments_in_hour: number | null;
         };
@@ -496,8 +515,14 @@ export interface components {
             maxPerMonth?: string | null;
             /** @description The highest number of payments that all wallets of the budget together may make within an hour. */
             velocityCap?: number | null;
+            /** @description The highest sum that all wallets of the budget together may ever spend. */
+            maxTotal?: string | null;
+            /** @description The end of the budget. Afterwards, the budget refuses every payment. */
+            expiresAt?: string | null;
             /** @description A display name for people. */
             name: string;
+            /** @description The budget that the new one is part of; it must not be part of another. The parent can never be changed. */
+            parentId?: string | null;
         };
         /** @description Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
         CreateEscrow: {
@@ -636,7 +661,7 @@ export interface components {
             /** @description The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses. */
             url: string;
             /** @description The names of the events to receive, or `*` for all. */
-            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
         };
         /**
          * @description The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
@@ -2052,6 +2077,8 @@ export interface components {
         RuleVerdict: {
             /** @description The name of the rule. `/docs/reference` explains each rule. */
             rule: string;
+            /** @description The budget that has the rule: the wallet's or its parent. Null for a rule of the policy, a freeze or a pause. */
+            budget_id: string | null;
             /** @description True if the policy or the budget sets the rule. Always true for `paused` and `frozen`. */
             set: boolean;
             /** @description True if the rule lets the payment pass. */
@@ -2314,8 +2341,17 @@ export interface components {
             maxPerMonth?: string | null;
             /** @description The highest number of payments that all wallets of the budget together may make within an hour. */
             velocityCap?: number | null;
+            /** @description The highest sum that all wallets of the budget together may ever spend. */
+            maxTotal?: string | null;
+            /** @description The end of the budget. Afterwards, the budget refuses every payment. */
+            expiresAt?: string | null;
             /** @description The new name. */
             name?: string;
+            /**
+             * @description The new status, without any other change in the same request.
+             * @enum {string}
+             */
+            status?: "frozen" | "active";
         };
         /** @description Body of a change of the organisation's own limits in SOL. A limit that is absent from the body stays the same. */
         UpdateOrganization: {
@@ -2388,7 +2424,7 @@ export interface components {
             /** @description The new URL. If omitted, the URL stays. */
             url?: string;
             /** @description The new list of subscribed events. If omitted, the list stays. */
-            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
             /**
              * @description The new status: `enabled` ends the pause of a degraded webhook and sends its queue.
              * @constant
@@ -2403,6 +2439,8 @@ export interface components {
             limit: string;
             /** @description The value that the payment would have reached. */
             attempted: string;
+            /** @description The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error. */
+            budget_id?: string | null;
         };
         /** @description The alert about refused payments, escrows and allowances. `enabled` is true if it sends e-mails to `emails`. */
         ViolationAlert: {
@@ -2851,7 +2889,7 @@ export interface components {
              * @description The action. See the table of actions.
              * @enum {string}
              */
-            action?: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
+            action?: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.freeze" | "budget.unfreeze" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
             /** @description The id of the object that the action concerned. */
             object?: string;
             /** @description The start of the period, inclusive. */
