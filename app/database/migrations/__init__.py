@@ -37,6 +37,7 @@ REVISIONS = (
     "0019",
     "0020",
     "0021",
+    "0022",
 )
 """All revisions, oldest first. Their numbers are not in order.
 

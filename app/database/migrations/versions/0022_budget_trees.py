@@ -4,8 +4,8 @@ from sqlalchemy import BigInteger, Boolean, Column, String, false
 
 from app.database.migrations.adding import add_columns
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 oldest_code = "0001"
 
 
