@@ -192,11 +192,11 @@ def test_accounts_an_instruction_does_not_need_have_no_effect(stage: AttackStage
     (way, *_) = (way for way in CALLS if way.instruction == instruction)
     vm, call = stage.vm, way.make(stage.victim).instruction
     accounts = list(call.accounts)
+    # No account is written twice
+    written = iter((stage.attackers_tokens, stage.other.merchant.tokens))
     for index, slot in enumerate(slots(instruction)):
         if slot.name in UNREAD[instruction]:
-            given = PROGRAMS.get(
-                slot.name, stage.attackers_tokens if slot.writable and not slot.signer else stage.attacker
-            )
+            given = PROGRAMS.get(slot.name) or (next(written) if slot.writable and not slot.signer else stage.attacker)
             accounts[index] = AccountMeta(given, is_signer=slot.signer, is_writable=slot.writable)
     filled = Instruction(call.program_id, call.data, accounts)
     # Then it reports and moves the same as the call without them

@@ -8,6 +8,7 @@ from tests.bench.compute_units import measure
 from tests.support.environments import MissingEnvironmentError
 from tests.support.needs import skip_or_fail
 from tests.support.runtimes import NEWER, OLDER, Runtime
+from tests.support.vm import PROGRAM
 
 UNREGISTERED = "all eight, 1,000 entries, recipient not registered"
 GAPS = "worst of those gaps"
@@ -25,6 +26,14 @@ MOST_BELOW_A_PARENT = 350
 """Most that the parent of a vault's budget adds."""
 MOST_BELOW_AN_OLD_PARENT = 920
 """The same at the worst gap."""
+
+
+MOST_BYTES = 270_000
+"""Most bytes of the program."""
+
+
+def test_program_stays_small() -> None:
+    assert PROGRAM.stat().st_size <= MOST_BYTES
 
 
 @pytest.fixture(scope="module", params=[OLDER, NEWER], name="release")
