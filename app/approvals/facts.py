@@ -1,4 +1,4 @@
-"""The facts with which people decide about an expense: its agent, its payee, their history and the headroom."""
+"""Facts for the decision about an expense: the agent, the payee, earlier payments to it and the headroom."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from app.core.money import format_usdc, with_separators
 from app.store.budgets import BudgetRecord, budget
 from app.store.recipients import recipient
 from app.store.spending_groups import spending, was_paid
-from app.store.wallets import WalletRecord
+from app.store.wallets import WalletRecord, wallet_by_vault
 from app.submission.context import Service
 
 
@@ -22,8 +22,8 @@ from app.submission.context import Service
 class ExpenseFacts:
     """The facts about an expense, as texts for pages, e-mails and webhooks.
 
-    `payee_name` is the domain that the organisation registered for the payee's address, if any. `history` covers the
-    payments and escrows of all wallets to this address.
+    `payee_name` is the organisation's own vault at the payee's address, or else the domain registered for the address,
+    if any. `history` covers the payments and escrows of all wallets to this address.
     """
 
     agent: str
@@ -41,6 +41,8 @@ async def facts_of(service: Service, wallet: WalletRecord, payee: str) -> Expens
     def read(conn: Connection) -> tuple[str | None, int, str, list[BudgetRecord]]:
         known, paid = recipient(conn, org, payee), spending(conn, org, "recipient", [month], [payee])
         name, category = (known.domain, known.category) if known and known.effective_at <= now // 1000 else (None, 0)
+        if (own := wallet_by_vault(conn, org, payee, now)) is not None:
+            name = f"Vault {own.label or own.wallet_id}"
         if paid and paid[0].payments:
             number = f"{paid[0].payments:,} payment{'s' if paid[0].payments > 1 else ''}"
             history = f"{number}, {_usdc(paid[0].spent)} USDC this month"

@@ -228,7 +228,7 @@ def page(path: str, *, roles: Roles) -> Callable[[Shown], PageRoute]:
                 return RedirectResponse(elsewhere, 307, headers=HEADERS)
             if roles is not None:
                 if view.signed_in is None:
-                    return RedirectResponse(view.url("sign-in"), 303, headers=HEADERS)
+                    return view.site.to_sign_in(request)
                 await _allow(view, roles, WEIGHT)
             return await shown(view)
 

@@ -191,6 +191,7 @@ def visiting(view: View) -> Visitor:
 async def enter(view: View, who: Principal, way: str, location: str, *, stepped_up: bool = True) -> Response:
     """Open a session for ``who`` and send the browser to ``location``.
 
+    If that is the front page, the browser is sent to the page that it requested in the last ten minutes, if any.
     The session has a new cookie, so that a cookie planted in the browser by an attacker is useless.
     """
     where = visiting(view)
@@ -199,10 +200,12 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
     token = await view.service.db.write(
         lambda conn: sessions.open_session(conn, by, agent, view.now, way=way, stepped_up=stepped_up)
     )
+    location = (view.site.requested(view.request) or location) if location == view.url() else location
     if view.request.headers.get("accept") == "application/json":
         response: Response = JSONResponse({"location": location}, headers=HEADERS)
     else:
         response = RedirectResponse(location, 303, headers=HEADERS)
+    view.site.remember(response, "")
     view.site.set_cookie(response, token)
     return response
 

@@ -7,10 +7,11 @@ from hmac import compare_digest
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from app.core.errors import AuthenticationError
@@ -23,6 +24,7 @@ from app.people.sessions import csrf_token
 ROOT = "/dashboard"
 _COOKIE = "agent-vault-session"
 _MONTH = 30 * 86_400
+_REQUESTED, _REMEMBERED = "-requested", 600
 _STATIC = Path(str(files("app.dashboard") / "static"))
 
 #: Allows only scripts and styles from the dashboard's own files, no other host, and no frames.
@@ -92,6 +94,23 @@ class Site:
         response.set_cookie(
             self.cookie, token, max_age=_MONTH, path="/", secure=self.party.secure, httponly=True, samesite="lax"
         )
+
+    def to_sign_in(self, request: Request) -> Response:
+        """Redirect a visitor without a session to the sign-in. The requested page is stored, unless a script asked."""
+        response = RedirectResponse(f"{self.base}/sign-in", 303, headers=HEADERS)
+        if "text/html" in request.headers.get("accept", ""):
+            self.remember(response, quote(self.party.prefix + request.url.path))
+        return response
+
+    def remember(self, response: Response, path: str) -> None:
+        """Store the page that a visitor without a session requested. The next sign-in leads to it."""
+        flags: dict[str, Any] = {"path": "/", "secure": self.party.secure, "httponly": True, "samesite": "lax"}
+        response.set_cookie(self.cookie + _REQUESTED, path, max_age=_REMEMBERED, **flags)
+
+    def requested(self, request: Request) -> str:
+        """Return the stored page, or an empty text. Only pages of the dashboard are returned."""
+        path = request.cookies.get(self.cookie + _REQUESTED, "")
+        return path if path.startswith(f"{self.base}/") else ""
 
 
 def on_dashboard(path: str) -> bool:

@@ -71,6 +71,28 @@ async def test_payment_is_approved_on_a_phone_by_passkey(site: Served) -> None:
     assert site.violations == []
 
 
+async def test_link_in_an_e_mail_survives_the_sign_in(site: Served) -> None:
+    world = site.world
+    approval_id = await (await Team.of(world)).refused()
+    there = f"{site.base}/approvals/{approval_id}"
+    async with site.visit("operator", name="Jean", **_PHONE) as page:
+        await page.goto(f"{site.base}/passkey")
+        await page.get_by_role("button", name="Make a passkey").click()
+        await page.get_by_role("heading", name="People").wait_for()
+        # A planted place outside the dashboard is ignored.
+        for planted, lands in ((None, there), (None, site.base), ("//evil.example/dashboard/", site.base)):
+            await page.get_by_role("button", name="Sign out").click()
+            await page.get_by_role("button", name="Sign in with a passkey").wait_for()
+            if lands == there:
+                await page.goto(there)
+            if planted is not None:
+                cookie = {"name": "agent-vault-session-requested", "value": planted, "url": site.base}
+                await page.context.add_cookies([cookie])  # type: ignore[list-item]
+            await page.get_by_role("button", name="Sign in with a passkey").click()
+            await page.wait_for_url(lands)
+    assert site.violations == []
+
+
 async def test_first_of_two_approvals_says_that_more_are_needed(world: ServiceWorld) -> None:
     team = await Team.of(world)
     approval_id = await team.refused()
@@ -154,6 +176,8 @@ async def test_facts_name_payee_history_and_headroom(own_world: ServiceWorld) ->
     assert "Payment of 11.50 USDC" in text
     assert "<img src=x" not in text
     assert "the 5.00 co-sign threshold" in text
+    own = await world.wallet(label="Office", funds=None)
+    assert (await _requested(world, await _ask(world, wallet, own["wallet_id"], "7")))["payee_name"] == "Vault Office"
     assert "<strong>flights.example.net</strong>" in text
     assert "Marketplace" in text
     await world.later(40 * 86_400)
