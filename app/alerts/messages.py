@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from app.alerts._rules import Rules, effective
 from app.core.event_catalogue import EVENTS
 from app.core.identifiers import derived_id
+from app.core.text import visible
 from app.core.timestamps import HOUR
 from app.store.alert_kinds import TYPE_OF
 from app.store.alert_mails import Mail, count_since, omitted_so_far
@@ -117,8 +118,5 @@ def _text(event: FeedEvent, label: str, dashboard: str) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    """Return the text on one line.
-
-    Otherwise, line breaks in a wallet's label could imitate further lines of the e-mail.
-    """
-    return " ".join(text.split())
+    """Return the visible text on one line. Line breaks in a label or memo could otherwise look like further lines."""
+    return visible(" ".join(text.split()))

@@ -36,6 +36,11 @@ def has_hidden(text: str) -> bool:
     return _HAS_HIDDEN.search(text) is not None
 
 
+def visible(text: str) -> str:
+    """Return a text without characters that a reader does not see, which could also reverse the text around them."""
+    return _HAS_HIDDEN.sub("", text)
+
+
 def composed(text: str) -> str:
     """Return a text in NFC, with one kind of space and no emoji selectors, so that texts that look equal are equal."""
     return unicodedata.normalize("NFC", _BLANKS.sub(" ", text.replace(EMOJI_FORM, "")))

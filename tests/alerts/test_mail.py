@@ -171,7 +171,7 @@ async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, ma
     label = "Agent\r\nBcc: thief@example.com\r\n\r\nAmount: 0\u2028\x85x"
     wallet = await scene.wallet(scene.organisation(), label=label)
     scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
-    scene.block(wallet, recipient="a\nTime: never")
+    scene.block(wallet, recipient="a\nTime: \u202enever\u200b")
     await scene.look()
     await scene.mail()
 
@@ -179,6 +179,7 @@ async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, ma
     assert message["Subject"] == "Policy violation: Agent Bcc: thief@example.com Amount: 0 x"
     assert message["Bcc"] is None
     assert mailbox.envelopes == [(_FROM, [OPS])]
+    assert "Recipient:   a Time: never" in message.get_content().splitlines()
     names = [line.partition(":")[0] for line in message.get_content().splitlines()[2:]]
     assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Refusals", "Time", "Event", "Link"]
 

@@ -81,7 +81,7 @@ async def test_link_in_an_e_mail_survives_the_sign_in(site: Served) -> None:
         await page.get_by_role("heading", name="People").wait_for()
         # A planted place outside the dashboard is ignored.
         for planted, lands in ((None, there), (None, site.base), ("//evil.example/dashboard/", site.base)):
-            await page.get_by_role("button", name="Sign out").click()
+            await page.get_by_role("button", name="Sign out", exact=True).click()
             await page.get_by_role("button", name="Sign in with a passkey").wait_for()
             if lands == there:
                 await page.goto(there)
