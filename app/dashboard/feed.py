@@ -1,30 +1,34 @@
 """The feed: past events, newest first, and new ones as they happen."""
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.responses import Response
 
 from app.access.auth import READERS
+from app.access.keyring import Principal
 from app.api.fields import Body
 from app.approvals import service as approvals
 from app.approvals.models import ListApprovals
 from app.budgets import service as budgets
 from app.core.event_catalogue import EVENTS
-from app.dashboard.forms.filters import filtered
+from app.dashboard.forms.filters import listed
+from app.dashboard.forms.vault_lookup import payee_names
 from app.dashboard.pages import View, action, page
 from app.events import service as events
-from app.events.models import Event, ListEvents
+from app.events.models import Event, EventPage, ListEvents
 from app.policies import service as policies
 from app.store.feed_readers import mark_read, unread_among
+from app.store.spending import confirmed
 from app.store.wallets import labels
+from app.submission.context import Service
 
 _PENDING = ListApprovals(status="pending", limit=100)
+_SHOWN = 40
 _FIELDS = ("wallet_id", "from_wallet", "to_wallet")
-#: Pages of objects of an event other than its vault: the field with the id, the page's path, and the link's label.
-_OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budget"))
+_PAYEES = ("recipient", "recipient_address")
 
 
 class _Read(Body):
@@ -39,26 +43,22 @@ class _Read(Body):
 @page("/feed", roles=READERS)
 async def show(view: View) -> Response:
     """Show the feed. If a filter is invalid, show no event and a message."""
-    found, listed = await filtered(view, ListEvents, events.page, "feed")
-    if view.errors:
-        first = next(iter(view.errors.items()))
-        view.errors = {"": ": ".join(one for one in first if one)}
-    ids = {str(value) for one in found.data for name in _FIELDS if (value := (one.model_extra or {}).get(name))}
+    found, shown = await listed(view, ListEvents, _load, "feed")
+    given = [_given(one) for one in found.data]
+    ids = {str(one[name]) for one in given for name in _FIELDS if one.get(name)}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
-    shown, by = [one.event_id for one in found.data], view.principal
-    unread = await view.service.db.read(lambda conn: unread_among(conn, by.org, by.actor, shown))
-    there = await _there(view, found.data)
+    keys, by = [one.event_id for one in found.data], view.principal
+    unread = await view.service.db.read(lambda conn: unread_among(conn, by.org, by.actor, keys))
     return view.render(
         "feed.html",
-        events=[
-            (one, _details(one), (one.model_extra or {}).get("wallet_id"), _links(view, one, there))
-            for one in found.data
-        ],
+        events=[(one, fields, _details(one)) for one, fields in zip(found.data, given, strict=True)],
         labels=named,
+        payees=await payee_names(view, (one.get(name) for one in given for name in _PAYEES)),
+        objects=await _objects(view, {name for one in given for name, value in one.items() if value}),
         unread=unread,
         waiting={one.approval_id for one in (await approvals.page(view.service, by, _PENDING)).data},
         types=sorted(EVENTS),
-        **listed,
+        **shown,
     )
 
 
@@ -70,26 +70,37 @@ async def read(view: View) -> str:
     return view.url("feed")
 
 
-async def _there(view: View, shown: Sequence[Event]) -> set[str]:
-    """Return the ids of all existing policies and budgets. Reads a kind only if one of the events refers to it."""
-    named = {name for one in shown for name, _, _ in _OBJECTS if (one.model_extra or {}).get(name)}
-    there: set[str] = set()
-    if "policy_id" in named:
-        there |= (await policies.by_id(view.service, view.principal)).keys()
-    if "budget_id" in named:
-        there |= {identifier for identifier, _ in await budgets.names(view.service, view.principal)}
-    return there
+async def _load(service: Service, principal: Principal, query: ListEvents) -> EventPage:
+    """Return a page of events with one event of each payment, unless the filter names types of events.
+
+    A confirmed payment has the event of its confirmation, and a refused one with a request for approval its refusal.
+    """
+    found = await events.page(service, principal, query.model_copy(update={"limit": _SHOWN}))
+    if query.type or query.event:
+        return found
+    sent = {_given(one)["tx_id"] for one in found.data if one.event == "transaction.pending"}
+    done = await service.db.read(lambda conn: confirmed(conn, sent)) if sent else set()
+    asked = {_given(one).get("approval_id") for one in found.data if one.event == "transaction.blocked"}
+    twice = {("transaction.pending", one) for one in done} | {("approval.requested", one) for one in asked}
+    keys = {"transaction.pending": "tx_id", "approval.requested": "approval_id"}
+    left = [one for one in found.data if (one.event, _given(one).get(keys.get(one.event, ""))) not in twice]
+    return found.model_copy(update={"data": left})
 
 
-def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, str]]:
-    """Return an event's links to objects other than its vault. Objects that no longer exist are omitted."""
-    given = event.model_extra or {}
-    found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
-    if given.get("approval_id"):
-        found.append((view.url("approvals"), "Approvals"))
-    if event.event == "escrow.disputed" and given.get("escrow_id"):
-        found.append((view.url("disputes", str(given["escrow_id"])), "Dispute"))
+async def _objects(view: View, fields: Collection[str]) -> dict[str, str]:
+    """Return the names of existing policies and budgets by id, reading only the kinds that the fields refer to."""
+    found: dict[str, str] = {}
+    if "policy_id" in fields:
+        ruled = await policies.by_id(view.service, view.principal)
+        found |= {identifier: one.name for identifier, one in ruled.items()}
+    if not {"budget_id", "previous_budget_id"}.isdisjoint(fields):
+        found |= await budgets.names(view.service, view.principal)
     return found
+
+
+def _given(event: Event) -> Mapping[str, Any]:
+    """Return the fields of an event's type."""
+    return event.model_extra or {}
 
 
 def _details(event: Event) -> str:

@@ -67,11 +67,11 @@ async def show(view: View) -> Response:
     )
 
 
-async def _nearly_used_up(view: View) -> list[tuple[str, str, Bar]]:
-    """Return the ids and names of budgets that have used 80 % of a limit; none while the chain does not answer."""
+async def _nearly_used_up(view: View) -> list[tuple[str, str, Bar]] | None:
+    """Return the ids and names of budgets that have used 80 % of a limit, or None while the chain does not answer."""
     try:
         found = (await budgets.list_all(view.service, view.principal)).data
     except (ChainUnavailable, RpcError):
-        return []
+        return None
     shown = [(one, max(bars(one), key=lambda bar: bar.share or 0, default=None)) for one in found]
     return [(one.budget_id, one.name, bar) for one, bar in shown if bar is not None and (bar.share or 0) >= _NEARLY]

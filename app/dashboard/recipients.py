@@ -1,34 +1,63 @@
 """Recipients: addresses with their category, and domains with their address."""
 
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import Field
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, OPERATORS, READERS
-from app.api.forms import InvalidFormError
+from app.access.keyring import Principal
 from app.chain.rules import CATEGORIES
 from app.core.errors import NotFoundError
 from app.core.timestamps import parse_iso_ms
+from app.dashboard.forms.filters import listed
 from app.dashboard.forms.formatting import span
 from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.pages import View, action, page
-from app.database.paging import InvalidCursorError
 from app.recipients import service as recipients
 from app.recipients.domains import normalise
-from app.recipients.models import ListRecipients, PutRecipient, RegisteredRecipient
+from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
+from app.store.spending import filled
+from app.store.spending_groups import PaidSoFar, names, paid_so_far
+from app.submission.context import Service
 
 _HERE = "Recipients"
 
 
+class _Search(ListRecipients):
+    """The page of the list, narrowed to a search for an address or a part of a domain."""
+
+    q: Annotated[str, Field(max_length=100)] = ""
+
+
 @page("/recipients", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the registered recipients, and the time until each registration takes effect."""
-    try:
-        found = await recipients.page(view.service, view.principal, view.query(ListRecipients))
-    except (InvalidFormError, InvalidCursorError):
-        view.errors = {"": "This page of the list does not exist. The list is shown from its start."}
-        found = await recipients.page(view.service, view.principal, ListRecipients())
-    now = view.service.clock.seen_ms()
+    """Show the recipients that match a search, their payments, and the time until each registration takes effect."""
+    found, shown = await listed(view, _Search, _load, "recipients")
+    now, org = view.service.clock.seen_ms(), view.principal.org
     left = {one.address: span(rest) for one in found.data if (rest := parse_iso_ms(one.effective_at) - now) > 0}
-    return view.render("recipients.html", recipients=found, left=left, categories=CATEGORIES)
+    addresses, today = [one.address for one in found.data], datetime.fromtimestamp(now // 1000, UTC).date()
+
+    def read(conn: Connection) -> tuple[dict[str, PaidSoFar], dict[str, str], bool]:
+        return paid_so_far(conn, org, addresses, today), names(conn, org, "payee", addresses), filled(conn)
+
+    paid, vaults, complete = await view.service.db.read(read)
+    return view.render(
+        "recipients.html",
+        recipients=found,
+        left=left,
+        categories=CATEGORIES,
+        paid=paid,
+        vaults=vaults,
+        complete=complete,
+        **shown,
+    )
+
+
+async def _load(service: Service, principal: Principal, query: _Search) -> RecipientPage:
+    return await recipients.page(service, principal, query, query.q.strip())
 
 
 @action("/recipients", roles=OPERATORS, back=show, step_up=True)

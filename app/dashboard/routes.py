@@ -25,6 +25,7 @@ from app.dashboard import (
     signatures,
     transactions,
     vault,
+    verdicts,
     webhooks,
 )
 from app.dashboard.site import static
@@ -37,6 +38,7 @@ _MODULES = (
         new_vault,
         vault,
         transactions,
+        verdicts,
         feed,
         live,
         approvals,

@@ -6,7 +6,8 @@ from app.access.auth import READERS
 from app.access.keyring import Principal
 from app.chain.rules import CATEGORIES
 from app.core.transaction_types import STATUSES, TYPES
-from app.dashboard.forms.filters import filtered
+from app.dashboard.forms.filters import listed
+from app.dashboard.forms.vault_lookup import payee_names
 from app.dashboard.pages import View, page
 from app.store.wallets import labels
 from app.submission.context import Service
@@ -17,13 +18,12 @@ from app.transactions.models import ListTransactions, TransactionPage
 @page("/transactions", roles=READERS)
 async def show(view: View) -> Response:
     """Show the transactions that match the query. If a filter is invalid, show none and a message."""
-    found, listed = await filtered(view, ListTransactions, _load, "transactions")
-    if view.errors:
-        view.errors = {"": " ".join(f"{name}: {text}" if name else text for name, text in view.errors.items())}
+    found, shown = await listed(view, ListTransactions, _load, "transactions")
     ids = {one.wallet_id for one in found.data}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
+    payees = await payee_names(view, (one.recipient for one in found.data))
     choices = {"type": TYPES, "status": STATUSES, "category": CATEGORIES}
-    return view.render("transactions.html", transactions=found, labels=named, choices=choices, **listed)
+    return view.render("transactions.html", transactions=found, labels=named, payees=payees, choices=choices, **shown)
 
 
 async def _load(service: Service, principal: Principal, query: ListTransactions) -> TransactionPage:

@@ -16,6 +16,7 @@ from app.dashboard import audit
 from app.dashboard.budgets import look, move
 from app.dashboard.forms.budget import bars
 from app.dashboard.forms.submit_once import once
+from app.dashboard.forms.vault_lookup import payee_names
 from app.dashboard.pages import View, action, page
 from app.dashboard.weights import charge
 from app.escrows import service as escrows
@@ -23,6 +24,7 @@ from app.escrows.models import ListEscrows
 from app.events import service as events
 from app.policies import service as policies
 from app.store.alert_kinds import TYPE_OF
+from app.store.alerts import velocity
 from app.store.approval_requests import approval_requests_of
 from app.store.fleet import DaySpent
 from app.store.organisations import Reserve, reserve
@@ -50,11 +52,15 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
     now = service.clock.now_ms()
 
-    def read(conn: Connection) -> tuple[Reserve | None, set[tuple[str, str]]]:
+    def read(conn: Connection) -> tuple[Reserve | None, set[tuple[str, str]], int]:
         asked = approval_requests_of(conn, by.org, now, wallet_id=wallet_id, status="pending", limit=_PENDING)
-        return reserve(conn, by.org), {(one.recipient, format_usdc(one.amount)) for one in asked.data}
+        pending = {(one.recipient, format_usdc(one.amount)) for one in asked.data}
+        return reserve(conn, by.org), pending, velocity(conn, wallet_id, now)
 
-    state, waiting = await service.db.read(read, in_thread=True)
+    state, waiting, hour = await service.db.read(read, in_thread=True)
+    rows = await transactions.page(service, by, listed, wallet_id)
+    alerts = await events.newest(service, by.org, wallet_id, list(TYPE_OF), _ALERTED)
+    paid = [(one.model_extra or {}).get("recipient") for one in alerts]
     shared = None if found.budget_id is None else await look(view, found.budget_id)
     parent = None if shared is None or shared.parent_id is None else await look(view, shared.parent_id)
     return view.render(
@@ -65,9 +71,13 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         chart=_chart(days, found.policy.rules.max_per_day),
         spent=spent,
         freeing=fleet.freeing(service, spent),
-        transactions=await transactions.page(service, by, listed, wallet_id),
+        hour=hour,
+        transactions=rows,
+        payees=await payee_names(view, [*(one.recipient for one in rows.data), *paid]),
+        labels={wallet_id: found.label},
+        objects={found.policy.policy_id: found.policy.name},
         waiting=waiting,
-        alerts=await events.newest(service, by.org, wallet_id, list(TYPE_OF), _ALERTED),
+        alerts=alerts,
         more_alerts=view.url("feed", wallet_id=wallet_id, type=",".join(TYPE_OF)),
         stopped=await keys.stopped(service, by.org, wallet_id),
         escrows=await escrows.page(service, by, ListEscrows(wallet_id=wallet_id, limit=10)),

@@ -187,11 +187,14 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
     return await _shown(service, found)
 
 
-async def page(service: Service, principal: Principal, query: ListRecipients) -> RecipientPage:
-    """Return one page of the organisation's registrations, the most recently changed first."""
+async def page(service: Service, principal: Principal, query: ListRecipients, search: str = "") -> RecipientPage:
+    """Return one page of the organisation's registrations, the most recently changed first.
+
+    With ``search``, only those with this address, or with this text in their domain.
+    """
 
     def read(conn: Connection) -> RecipientPage:
-        found = recipients(conn, principal.org, limit=query.limit, cursor=query.cursor)
+        found = recipients(conn, principal.org, limit=query.limit, cursor=query.cursor, search=search)
         owners = orgs_of_vaults(conn, [one.address for one in found.data])
         return RecipientPage.showing(found, lambda one: _answer(one, owners))
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, fields
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, String, bindparam, func, or_, select
 
 from app.chain.addresses import domain_hash
 from app.core.pages import RecordPage
 from app.database.columns import upsert
-from app.database.paging import fetch_page, listing
+from app.database.paging import fetch_page, listing, unindexed
 from app.database.records import fetch_one
 from app.store.read_tables import recipients as table
 from app.store.state_tables import domains
@@ -47,10 +47,16 @@ def recipient_by_domain(connection: Connection, org: str, domain: str) -> Recipi
 
 
 def recipients(
-    connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None
+    connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None, search: str = ""
 ) -> RecordPage[Recipient]:
-    """Return the organisation's recipients, last changed first. Raises `InvalidCursorError`."""
-    return fetch_page(connection, Recipient, _LISTING, {"org": org}, limit=limit, cursor=cursor)
+    """Return the organisation's recipients, last changed first. Raises `InvalidCursorError`.
+
+    With `search`, only those with this address, or with this text in their domain.
+    """
+    if not search:
+        return fetch_page(connection, Recipient, _LISTING, {"org": org}, limit=limit, cursor=cursor)
+    given = {"org": org, "search": search, "part": search.lower()}
+    return fetch_page(connection, Recipient, _SEARCH, given, limit=limit, cursor=cursor)
 
 
 # Built once: building a statement takes longer than executing it.
@@ -64,3 +70,8 @@ _BY_DOMAIN = (
     _RECIPIENTS.where(table.c.domain_hash == bindparam("domain_hash")).order_by(table.c.sequence.desc()).limit(1)
 )
 _LISTING = listing(_RECIPIENTS, time=table.c.updated_at, key=table.c.address)
+_FOUND = or_(
+    unindexed(table.c.address) == bindparam("search"),
+    func.replace(domains.c.domain, bindparam("part", type_=String), "") != domains.c.domain,
+)
+_SEARCH = listing(_RECIPIENTS.where(_FOUND), time=table.c.updated_at, key=table.c.address)

@@ -1,7 +1,8 @@
 """Reads spending and refusals by groups, with the groups' names."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,7 @@ from app.core.transaction_types import SPENT
 from app.database.records import fetch_all
 from app.database.statements import rows, scalar
 from app.store.budgets import budget_details
-from app.store.read_tables import recipients, transactions
+from app.store.read_tables import recipients, transactions, wallets
 from app.store.spending import LENGTHS, NUMBERS, TOTAL, table
 from app.store.state_tables import domains, wallet_details
 
@@ -80,8 +81,42 @@ def was_paid(connection: Connection, org: str, address: str) -> bool:
     return bool(scalar(connection, _WAS_PAID, {"org": org, "address": address}))
 
 
+@dataclass(frozen=True, slots=True)
+class PaidSoFar:
+    """The payments and escrows to a recipient: their micro-USDC, number, and first and last Unix millisecond."""
+
+    key: str
+    spent: int
+    payments: int
+    first: int | None
+    last: int | None
+
+
+def paid_so_far(connection: Connection, org: str, addresses: Collection[str], today: date) -> dict[str, PaidSoFar]:
+    """Return the payments to those recipients among these addresses that have any.
+
+    Each recipient takes a row for each month with payments, and four reads of an index.
+    """
+    began = connection.scalar(_BEGAN, {"org": org}) if addresses else None
+    if began is None:
+        return {}
+    first = date.fromisoformat(f"{began[:7]}-01")
+    months = range(first.year * 12 + first.month - 1, today.year * 12 + today.month)
+    periods = [f"{one // 12}-{one % 12 + 1:02}" for one in months]
+    paid = {}
+    for key, spent, payments, *times in rows(
+        connection, _PAID_SO_FAR, {"org": org, "keys": list(addresses), "periods": periods}
+    )[1]:
+        known = [one for one in times if one is not None]
+        paid[key] = PaidSoFar(key, spent, payments, min(known, default=None), max(known, default=None))
+    return paid
+
+
 def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
-    """Return the names of wallets, budgets and recipients by key. A recipient without a domain has none."""
+    """Return the names of wallets, budgets, recipients or payees by key. Some have none.
+
+    The name of a payee is the domain of a recipient, or the label of the vault at the address.
+    """
     if by not in _NAMES:
         return {}
     found = rows(connection, _NAMES[by], {"org": org, "keys": list(keys)})[1]
@@ -105,14 +140,35 @@ _WAS_PAID = select(
         transactions.c.type.in_(SPENT),
     )
 )
-_NAMES: Mapping[str, Select[Any]] = {
+_BEGAN = select(func.min(table.c.period)).where(table.c.org == bindparam("org"), table.c.kind == TOTAL)
+_PAID_SO_FAR = (
+    select(
+        table.c.key,
+        *(cast(func.sum(table.c[name]), BigInteger).label(name) for name in ("spent", "payments")),
+        *(
+            select(end(transactions.c.timestamp))
+            .where(transactions.c.org == bindparam("org"), transactions.c.recipient_address == table.c.key)
+            .where(transactions.c.status == "confirmed", transactions.c.type == kind)
+            .scalar_subquery()
+            for end in (func.min, func.max)
+            for kind in SPENT
+        ),
+    )
+    .where(table.c.org == bindparam("org"), table.c.kind == "recipient", table.c.key.in_(_KEYS))
+    .where(table.c.period.in_(_PERIODS))
+    .group_by(table.c.key)
+    .having(func.sum(table.c.payments) > 0)
+)
+_NAMES: dict[str, Select[Any] | CompoundSelect[Any]] = {
     by: select(key, name).where(key.in_(_KEYS), key.table.c.org == bindparam("org"), *joined)
     for by, key, name, joined in (
         ("wallet", wallet_details.c.wallet_id, wallet_details.c.label, ()),
         ("budget", budget_details.c.budget_id, budget_details.c.name, ()),
+        ("vault", wallets.c.vault, wallet_details.c.label, [wallet_details.c.wallet_id == wallets.c.wallet_id]),
         ("recipient", recipients.c.address, domains.c.domain, [domains.c.domain_hash == recipients.c.domain_hash]),
     )
 }
+_NAMES["payee"] = union_all(_NAMES["recipient"], _NAMES["vault"])
 
 
 @cache

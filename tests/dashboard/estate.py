@@ -57,7 +57,9 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
     _write_people(world, texts)
     await world.catch_up()
     asked = await world.ok("GET", f"/v1/approvals?status=pending&walletId={wallet_id}")
+    [refused] = (await world.ok("GET", "/v1/transactions?status=blocked&type=payment&limit=1"))["data"]
     return {
+        "tx_id": refused["tx_id"],
         "approval_id": asked["data"][0]["approval_id"],
         "wallet_id": wallet_id,
         "escrow_id": dispute[0],

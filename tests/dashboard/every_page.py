@@ -36,6 +36,8 @@ PAGES = (
     ListedPage("transactions", "/transactions", "Transactions"),
     ListedPage("vault-new", "/vaults/new", "New vault", names=False),
     ListedPage("vault", "/vaults/{wallet_id}", "Ad buyer"),
+    ListedPage("transaction", "/transactions/{tx_id}", "Payment of", names=False),
+    ListedPage("try", "/vaults/{wallet_id}/try", "Try a payment", names=False),
     ListedPage("feed", "/feed", "Feed", "?type=wallet.created"),
     ListedPage("approvals", "/approvals", "Approvals", names=False),
     ListedPage("approval", "/approvals/{approval_id}", "Payment of", names=False),

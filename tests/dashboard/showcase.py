@@ -132,7 +132,9 @@ async def _today(world: ServiceWorld, agents: list[Json], sellers: list[str]) ->
     topup = {"enabled": True, "triggerBelow": "1000", "topupAmount": "2000"}
     await world.ok("PUT", f"/v1/wallets/{ads['wallet_id']}/auto-topup", topup)
     asked = await world.ok("GET", f"/v1/approvals?status=pending&walletId={travel['wallet_id']}")
+    [refused] = (await world.ok("GET", f"/v1/wallets/{ads['wallet_id']}/transactions?status=blocked&limit=1"))["data"]
     return {
+        "tx_id": refused["tx_id"],
         "approval_id": asked["data"][0]["approval_id"],
         "wallet_id": ads["wallet_id"],
         "policy_id": ads["policy"]["policy_id"],

@@ -5,12 +5,17 @@ import re
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
+from sqlalchemy import Connection
 
+from app.core.event_catalogue import EVENTS
 from app.dashboard.live import FeedHub, Message
+from app.store.feed import append_event
 from tests.dashboard.browsing import (
     Crafted,
     Served,
@@ -84,7 +89,7 @@ async def test_unread_alerts_are_counted_until_they_are_marked_as_read(site: Ser
         await page.goto(f"{site.base}/approvals")
         await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
         await menu.get_by_role("link", name="Feed 1 unread").click()
-        row = page.get_by_role("listitem").filter(has_text="Wallet: frozen").filter(has_text="Watched")
+        row = page.get_by_role("listitem").filter(has_text="Watched was frozen")
         await expect(row).to_contain_text("Unread")
         assert await findings(page) == []
         await page.get_by_role("button", name="Mark all as read").click()
@@ -134,8 +139,76 @@ async def test_event_leads_to_the_policy_that_it_is_about(world: ServiceWorld) -
     viewer = Crafted(world, sign_in(world, "viewer"))
     shown = (await viewer.client.get("/dashboard/feed?type=policy.updated")).text
     path = f"/dashboard/policies/{policy['policy_id']}"
-    assert f'<a href="{path}">Policy</a>' in shown
+    assert f'The policy <a href="{path}">Linked</a> was changed: per payment' in shown
     assert (await viewer.client.get(path)).status_code == 200
+
+
+def _rows(page: str) -> list[str]:
+    """The rows of the feed, without markup."""
+    rows = page.split('<ol class="feed"')[1].split("<details>")[:-1]
+    return [" ".join(re.sub("<[^>]*>", " ", one.rpartition("<li>")[2]).split()) for one in rows]
+
+
+@pytest.mark.proves("GET /dashboard/feed")
+async def test_payment_is_one_row_with_names_and_a_reason(own_world: ServiceWorld) -> None:
+    world, viewer = own_world, Crafted(own_world, sign_in(own_world, "viewer"))
+    policy = await world.policy(maxPerTx="120", requireCoSign="50")
+    wallet, payee = await world.wallet(policy["policy_id"], label="Office supplies"), await world.payee()
+    await world.ok("PUT", "/v1/recipients/paper.example.com", {"address": payee, "category": "marketplace"})
+    session, key = await world.session(wallet), world.key("agent", wallet["wallet_id"])
+    paid = (await world.pay(wallet, payee, "20")).json()
+    await world.pay(wallet, payee, "140")
+    await world.pay(wallet, "paper.example.com", "60", session=session, key=key)
+    await world.catch_up()
+
+    page = (await viewer.client.get("/dashboard/feed")).text
+    rows = [one for one in _rows(page) if "paper.example.com" in one]
+    tried, to = "Office supplies tried to pay", "to paper.example.com"
+
+    assert [one.partition(" ")[2] for one in rows] == [
+        f"{tried} 60.00 {to} Waits for approval Unread 60.00 is above 50.00 and needs an approval Approval",
+        f"{tried} 140.00 {to} Unread Refused: 140.00 is above the 120.00 limit per payment Why?",
+        f"Office supplies paid 20.00 {to}",
+    ]
+    assert all(re.match(r"\d\d:\d\d ", one) for one in rows)
+    assert f'title="{payee}">paper.example.com' in page
+    # A filter by type shows all events of the type, and an unfinished payment is shown until its outcome.
+    pending = (await viewer.client.get("/dashboard/feed?type=transaction.pending")).text
+    assert "Office supplies is paying 20.00 to" in " ".join(_rows(pending))
+    assert paid["tx_id"] in pending
+
+
+async def test_every_type_of_event_has_a_row(own_world: ServiceWorld) -> None:
+    world, viewer = own_world, Crafted(own_world, sign_in(own_world, "viewer"))
+    now = world.service.clock.seen_ms()
+    money = ("amount", "attempted_amount", "current_balance", "threshold", "spent", "limit")
+    values: dict[str, Any] = dict.fromkeys(money, "1.00") | {"refusals": 2, "changes": {"max_per_tx": {}}}
+    values["violation"] = {"rule": "budget_max_per_day", "limit": "1.00", "attempted": "2.00"}
+
+    def add(conn: Connection) -> None:
+        for kind in EVENTS.values():
+            fields = {name: values.get(name, f"the {name}") for name in kind.fields}
+            append_event(
+                conn, event_id=f"evt_{kind.type}", org=world.org, type=kind.type, timestamp=now, payload=fields
+            )
+
+    await world.service.db.write(add)
+    for kind in EVENTS:
+        answer = await viewer.client.get(f"/dashboard/feed?type={kind}")
+        assert (answer.status_code, "There are no events" in answer.text) == (200, False), kind
+
+
+async def test_rows_are_grouped_by_the_days_of_the_reader(site: Served) -> None:
+    await site.world.wallet(label="Abroad", funds=None)
+    async with site.visit("viewer", timezone_id="Pacific/Kiritimati") as page:
+        await page.goto(f"{site.base}/feed?type=wallet.created")
+        stamps = await page.locator(".feed time").evaluate_all("(all) => all.map((one) => one.dateTime)")
+        days = {(datetime.fromisoformat(one) + timedelta(hours=14)).date() for one in stamps}
+        shown = [f"{one:%A} {one.day} {one:%B %Y}" for one in sorted(days, reverse=True)]
+        await expect(page.locator(".feed .day")).to_have_text(shown)
+        row = page.get_by_role("listitem").filter(has_text="Abroad was created")
+        local = datetime.fromisoformat(stamps[0]) + timedelta(hours=14)
+        await expect(row.locator("time")).to_have_text(f"{local:%H:%M}")
 
 
 async def test_old_event_links_no_deleted_policy_or_budget(world: ServiceWorld) -> None:

@@ -17,7 +17,7 @@ from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-_AMOUNT = re.compile(r'<td class="right">([\d,.]+)</td>\s*<td><span class="badge confirmed">')
+_AMOUNT = re.compile("\N{MINUS SIGN}" + r'([\d,.]+)</span></td>\s*<td>\s*<span class="badge confirmed">')
 
 
 def _amounts(page: str) -> list[Decimal]:
@@ -62,7 +62,7 @@ async def test_figures_equal_the_transactions_that_their_links_show(own_world: S
             assert sum(_amounts(shown)) == Decimal(amount), (title, link)
     [rule] = re.findall(r'class="label" href="([^"]+)"', _section(page, "Refusals by rule"))
     refused = (await viewer.client.get(unescape(rule))).text
-    assert "Per payment: 50.01 of 50.00" in refused
+    assert "50.01 is above the 50.00 limit per payment" in refused
     assert refused.count('class="badge blocked"') == 1
 
 

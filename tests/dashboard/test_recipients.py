@@ -1,9 +1,13 @@
 """Recipients: addresses and domains are listed, and registered after a step-up."""
 
+import re
+from html import unescape
+
 import pytest
 from playwright.async_api import expect
 from solders.keypair import Keypair
 
+from app.core.timestamps import DAY, parse_iso_ms
 from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
@@ -116,7 +120,43 @@ async def test_viewer_sees_no_form_and_another_organisation_no_row(own_world: Se
     other = await world.organisation("other")
     stranger = Crafted(world, sign_in(world, "admin", org=other))
     assert address not in (await stranger.client.get(_PATH)).text
-    for cursor in ("none", "x" * 600):
-        answer = await stranger.client.get(f"{_PATH}?cursor={cursor}")
+    for wrong in ("cursor=none", f"cursor={'x' * 600}", f"q={'x' * 101}"):
+        answer = await stranger.client.get(f"{_PATH}?{wrong}")
         assert answer.status_code == 200
-        assert "from its start" in answer.text
+        assert 'class="notice bad"' in answer.text
+
+
+@pytest.mark.proves("GET /dashboard/recipients")
+async def test_directory_shows_sums_and_is_searched_page_by_page(own_world: ServiceWorld) -> None:
+    world, viewer = own_world, Crafted(own_world, sign_in(own_world, "viewer"))
+    wallet, other, payee = await world.wallet(), await world.wallet(label="Press office"), await world.payee()
+    for number in range(25):
+        address = payee if number == 3 else str(Keypair().pubkey())
+        await world.ok("PUT", f"/v1/recipients/shop-{number}.example.com", {"address": address, "category": "nft"})
+    await world.ok("PUT", f"/v1/recipients/{other['chain_address']}", {"category": "nft"})
+    for amount in ("2", "3.25"):
+        await world.pay(wallet, payee, amount)
+    await world.later(40 * 86_400)
+    await world.pay(other, payee, "4")
+    await world.pay(other, payee, "1000")
+    await world.catch_up()
+
+    listed, path = "", f"{_PATH}?q="
+    for _ in range(2):
+        page = (await viewer.client.get(path)).text
+        listed += page
+        path = unescape(page.partition('rel="next" href="')[2].partition('"')[0])
+    assert path == ""
+    assert all(f"shop-{number}.example.com" in listed for number in range(25))
+    assert "Press office" in listed
+
+    for search in ("SHOP-3.", payee):
+        found = (await viewer.client.get(_PATH, params={"q": search})).text
+        [row] = re.findall(r'<tr><th scope="row".*?</tr>', found, re.DOTALL)
+        text = " ".join(re.sub("<[^>]*>", " ", row).split())
+        assert text.startswith(f"shop-3.example.com {payee} Copy Nft 9.25 3 ")
+        times = [parse_iso_ms(one) for one in re.findall(r'datetime="([^"]+)"', row)]
+        assert 39 < (times[1] - times[0]) / DAY < 41
+    link = unescape(found.partition('<td class="right"><a href="')[2].partition('"')[0])
+    assert (await viewer.client.get(link)).text.count('class="badge confirmed"') == 3
+    assert "No recipient matches" in (await viewer.client.get(_PATH, params={"q": "%"})).text

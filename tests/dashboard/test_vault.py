@@ -29,18 +29,21 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
             text = await page.locator("main").inner_text()
             assert "7.50 of 20.00" in text
             assert "12.50 left, more from " in text
-            assert "Per payment: 12.00 of 10.00" in text
+            assert "12.00 is above the 10.00 limit per payment" in text
+            assert "\N{MINUS SIGN}7.50" in text
+            assert "+100.00" in text
             assert "clicks" in text
             assert "7.50 USDC spent, 1 refused" in text
             await expect(page.locator(".chart canvas")).to_have_count(1)
-            link = page.get_by_role("link", name="explorer.solana.com").first
-            assert paid["tx_signature"] in str(await link.get_attribute("href"))
             freeze = page.get_by_role("button", name="Freeze", exact=True)
             box = await freeze.bounding_box()
             assert box is not None
             assert box["y"] + box["height"] < 844
             assert await findings(page) == []
             assert await overflow(page) <= 0
+            await page.goto(f"{site.base}/transactions/{paid['tx_id']}")
+            link = page.get_by_role("link", name="explorer.solana.com").first
+            assert paid["tx_signature"] in str(await link.get_attribute("href"))
     assert site.violations == []
 
 
@@ -114,10 +117,10 @@ async def test_vault_shows_its_last_alerts_with_severity(world: ServiceWorld) ->
         await world.pay(wallet, payee, "12")
     shown = await alerts(wallet)
     assert shown.count('<span class="badge warning">Warning</span>') == 5
-    assert shown.count("refused by max_per_tx") == 5
+    assert shown.count("Refused: 12.00 is above the 10.00 limit per payment") == 5
     more = shown.split('<p class="after"><a href="')[1].split('"')[0].replace("&amp;", "&")
     listed = (await viewer.client.get(more)).text
-    assert listed.count("refused by max_per_tx") >= 6
+    assert listed.count("Refused: 12.00 is above the 10.00 limit per payment") >= 6
     assert "There are no alerts." in await alerts(other)
 
 

@@ -133,6 +133,8 @@ _PAGES: Mapping[str, str | None] = {
     "GET /dashboard/budgets/{budget_id}": "viewer operator admin",
     "GET /dashboard/funding": "viewer operator admin",
     "GET /dashboard/vaults/{wallet_id}/funding": "viewer operator admin",
+    "GET /dashboard/transactions/{tx_id}": "viewer operator admin",
+    "GET /dashboard/vaults/{wallet_id}/try": "viewer operator admin",
     "GET /dashboard/recipients": "viewer operator admin",
     "GET /dashboard/disputes": "viewer operator admin",
     "GET /dashboard/disputes/{escrow_id}": "viewer operator admin",

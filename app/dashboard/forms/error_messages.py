@@ -42,14 +42,19 @@ def messages_of(error: ApiError, form: Fields) -> Mapping[str, str]:
     fields = {spelling: name for name, _ in form for spelling in (name, to_camel(name))}
     if isinstance(error, InvalidFormError):
         found = {fields[name]: text for name, text in error.messages.items() if name in fields}
-        others = [f"{name}: {text}" if name else text for name, text in error.messages.items() if name not in fields]
-        return {**found, "": " ".join(others)} if others else found
+        others = {name: text for name, text in error.messages.items() if name not in fields}
+        return {**found, "": in_one(others)} if others else found
     message = said(error)
     place, colon, rest = message.partition(": ")
     name, _, entry = place.partition(".")
     if not colon or name not in fields:
         return {"": message}
     return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
+
+
+def in_one(messages: Mapping[str, str]) -> str:
+    """Return the messages about several fields as one text."""
+    return " ".join(f"{name}: {text}" if name else text for name, text in messages.items())
 
 
 def concurrent_edit(what: str, version: int) -> ConflictError:

@@ -7,10 +7,22 @@ from app.access.keyring import Principal
 from app.api.fields import ListResponse
 from app.api.forms import Arguments, InvalidFormError
 from app.core.errors import ApiError
+from app.dashboard.forms.error_messages import in_one
 from app.dashboard.pages import View
+from app.database.paging import InvalidCursorError
 from app.submission.context import Service
 
 Listed = TypeVar("Listed", bound=ListResponse[Any])
+
+
+async def listed(
+    view: View, model: type[Arguments], load: Callable[[Service, Principal, Arguments], Awaitable[Listed]], *path: str
+) -> tuple[Listed, dict[str, Any]]:
+    """Do the same as ``filtered``, with one message about all fields, for a filter that shows none at its fields."""
+    before, found = view.errors, await filtered(view, model, load, *path)
+    if view.errors is not before:
+        view.errors = {"": in_one(view.errors)}
+    return found
 
 
 async def filtered(
@@ -26,10 +38,11 @@ async def filtered(
     given = {name: value for name, value in params.items() if name != "cursor" and value}
     try:
         found = await load(view.service, view.principal, view.query(model))
-    except ApiError as error:
-        if error.status >= 500:
+    except (ApiError, InvalidCursorError) as error:
+        if isinstance(error, ApiError) and error.status >= 500:
             raise
-        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
+        message = error.message if isinstance(error, ApiError) else "This page of the list does not exist."
+        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": message}
         every = await load(view.service, view.principal, model())
         found = every.model_copy(update={"data": [], "has_more": False, "next_cursor": None})
     following = view.url(*path, **{**given, "cursor": found.next_cursor}) if found.next_cursor else None

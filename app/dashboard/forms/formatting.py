@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from urllib.parse import urlsplit
 
 from markupsafe import Markup
@@ -14,7 +14,7 @@ from app.core.timestamps import iso_ms, parse_iso_ms
 Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
-_TIME = '<time datetime="{0}" title="{1} UTC">{2}</time>'
+_SHAPES = {"": "%Y-%m-%d %H:%M:%S", "clock": "%H:%M", "brief": "%d %b %H:%M"}
 
 LABELS: Mapping[str, str] = {
     "name": "Name",
@@ -48,19 +48,26 @@ def usdc(amount: int | str | None) -> str:
     return with_separators(amount if isinstance(amount, str) else format_usdc(amount))
 
 
-def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
+def moment(value: int | str | None, shape: str = "", *, exact: bool = False) -> Markup | str:
     """Return a time as a `<time>` element. ``value`` is in Unix milliseconds or ISO 8601; for None, returns `-`.
 
     A script in the page shows the time in the reader's time zone, and the title shows UTC. ``exact`` adds milliseconds.
+    ``shape`` is `clock` for the time of day, or `brief` for a time without year and seconds.
     """
     if value is None:
         return "-"
     milliseconds = parse_iso_ms(value) if isinstance(value, str) else value
     machine = iso_ms(milliseconds)
-    shown = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    precise = f"{shown}.{milliseconds % 1000:03}"
-    marked = '<time datetime="{0}" title="{1} UTC" data-ms>{1}</time>' if exact else _TIME
-    return Markup(marked).format(machine, precise, shown)  # noqa: S704 - constant markup, values escaped
+    at = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    precise = f"{at:{_SHAPES['']}}.{milliseconds % 1000:03}"
+    shown, kind = (precise, "ms") if exact else (at.strftime(_SHAPES[shape]), shape or "second")
+    return Markup('<time datetime="{}" title="{} UTC" data-{}>{}</time>').format(machine, precise, kind, shown)
+
+
+def day(value: str) -> str:
+    """Return the day of an ISO 8601 time, such as `Friday 27 November 2026`."""
+    shown = date.fromisoformat(value[:10])
+    return f"{shown:%A} {shown.day} {shown:%B %Y}"
 
 
 def span(milliseconds: int) -> str:
@@ -96,7 +103,7 @@ def rule(code: str) -> str:
 
 def status(code: str) -> str:
     """Return a status in words. `policy_violation` becomes `Refused recently`, because such a vault still pays."""
-    return "Refused recently" if code == "policy_violation" else words(code)
+    return {"policy_violation": "Refused recently", "blocked": "Refused"}.get(code) or words(code)
 
 
 def entries(text: str) -> list[str]:
@@ -110,6 +117,7 @@ def host(url: str) -> str:
 
 
 FILTERS = {
+    "day": day,
     "host": host,
     "usdc": usdc,
     "moment": moment,

@@ -1,12 +1,13 @@
-"""Finds vaults by a text that people know: a name, an agent's id, the vault's id or an address."""
+"""Finds vaults by a text that people know: a name, an agent's id, the vault's id or an address; names addresses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy import Connection
 
 from app.api.forms import validated
 from app.core.errors import RequestError
 from app.dashboard.pages import View
+from app.store.spending_groups import names
 from app.store.wallets import WalletRecord, labels, wallet
 from app.wallets import fleet
 from app.wallets.fleet import FleetQuery
@@ -47,3 +48,9 @@ async def labelled(view: View, read_ids: Callable[[Connection], Sequence[str]]) 
         return [(one, named.get(one) or one) for one in ids]
 
     return await view.service.db.read(read)
+
+
+async def payee_names(view: View, payees: Iterable[str | None]) -> dict[str, str]:
+    """Return the names of those addresses that have one: the label of a vault, or the registered domain."""
+    org, keys = view.principal.org, {one for one in payees if one}
+    return await view.service.db.read(lambda conn: names(conn, org, "payee", keys)) if keys else {}

@@ -111,6 +111,7 @@ for (const form of document.querySelectorAll("form[data-returned]")) {
 
 // Times
 
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const two = (number) => String(number).padStart(2, "0");
 
 function localTimes(root) {
@@ -118,8 +119,30 @@ function localTimes(root) {
     const at = new Date(one.dateTime);
     const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
     const exact = "ms" in one.dataset ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : "";
-    one.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}${exact}`;
+    const minute = `${two(at.getHours())}:${two(at.getMinutes())}`;
+    const brief = `${two(at.getDate())} ${MONTHS[at.getMonth()]} ${minute}`;
+    const full = `${day} ${minute}:${two(at.getSeconds())}${exact}`;
+    one.textContent = "clock" in one.dataset ? minute : "brief" in one.dataset ? brief : full;
     one.dataset.local = "";
+  }
+  // The rows of the feed are grouped by the reader's days.
+  const named = new Intl.DateTimeFormat("en-GB", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+  for (const list of root.querySelectorAll("[data-days]:not([data-local])")) {
+    list.dataset.local = "";
+    let heading = list.querySelector(".day");
+    let shown = null;
+    for (const row of [...list.children]) {
+      if (row.matches(".day")) {
+        row.remove();
+        continue;
+      }
+      const day = named.format(new Date(row.querySelector("time").dateTime)).replace(",", "");
+      if (day !== shown) {
+        heading = heading.cloneNode(true);
+        heading.firstElementChild.textContent = shown = day;
+        row.before(heading);
+      }
+    }
   }
 }
 localTimes(document);
