@@ -10,6 +10,7 @@ from solders.pubkey import Pubkey
 from app.chain.allowance_instructions import OpenAllowance
 from app.core.identifiers import allowance_id, new_reference
 from app.store.allowances import AllowanceRecord, allowance, allowances
+from app.submission.chain_state import with_budget
 from tests.support.escrows import Agent
 from tests.support.service_world import ServiceWorld
 
@@ -117,10 +118,7 @@ async def granting_of(world: ServiceWorld, agent: Agent, amount: int, **options:
 async def settle(world: ServiceWorld, purse: Purse) -> str:
     """Settle an allowance without the service, as the operator."""
     account = await world.fields(purse.address)
-    budget = account["budget"]
-    accounts = OpenAllowance(
-        purse.address, account["vault"], account["payer"], None if budget == Pubkey.default() else budget
-    )
+    accounts = await with_budget(world.service, OpenAllowance(purse.address, account["vault"], account["payer"]))
     operator = world.service.signers.operator
     settling = world.build.settle_allowance(accounts, signer=operator.pubkey())
     return await send(world, [settling], operator)  # type: ignore[arg-type]
