@@ -1,5 +1,7 @@
 """The page of a request for approval: its facts, the decision on a phone, and requests that changed or were decided."""
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Page, expect
 
@@ -9,7 +11,7 @@ from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-_PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+_PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 _SMALL = """[...document.querySelectorAll("main :is(a, button, summary, textarea)")]
   .filter((one) => one.checkVisibility()).map((one) => [one.textContent, one.getBoundingClientRect()])
   .filter(([, box]) => box.height < 44 || box.width < 44).map(([text]) => text)"""
