@@ -23,7 +23,8 @@ _SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")
 _SIGNATURE_BYTES, _HASH_BYTES = 64, 32
 #: Program errors for a wrong kind of proof, a wrong output and a wrong signature.
 _REFUSED = frozenset({"ProofKindNotAccepted", "UnexpectedOutput", "InvalidProof"})
-#: Index of the instruction with the signature, between the compute limit and the completion.
+#: Index of the instruction that verifies the proof's signature. This instruction follows the compute limit and precedes
+#: the completion.
 _ATTESTATION_INDEX = 1
 
 

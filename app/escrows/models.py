@@ -132,8 +132,8 @@ class CompleteEscrow(ChangeBody):
 class DisputeEscrow(ChangeBody):
     """Body of a dispute. `walletId` names the side that an operator's key acts for.
 
-    By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token the
-    operator signs, and the chain counts this as the one dispute of the paying side.
+    By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token, the
+    operator signs, and the chain counts the dispute as the paying side's only one.
     """
 
     reason: Annotated[Text, example("The output is empty.")]
@@ -152,7 +152,7 @@ class WithdrawDispute(ChangeBody):
     """
 
     wallet_id: WalletRef | None = None
-    """The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the
+    """With an operator's key and a session token, the wallet of that token. Without a token, the operator withdraws the
     dispute of either wallet.
     """
 

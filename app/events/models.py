@@ -42,7 +42,7 @@ class ListEvents(Page):
     event: EventTypes | None = None
     """The same as `type`. Send only one of them."""
     wallet_id: WalletRef | None = None
-    """The wallet of the events."""
+    """The wallet that the events are about."""
     severity: Severity | None = None
     """The severity of the events."""
     from_: Annotated[Moment | None, Field(alias="from")] = None
@@ -58,7 +58,7 @@ class ListEvents(Page):
 
 
 class Event(ResponseBody):
-    """One event. Its other members are the fields of its type."""
+    """One event. Besides these members, an event has the fields that belong to its type."""
 
     model_config = ConfigDict(extra="allow")
 

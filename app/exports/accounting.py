@@ -18,10 +18,12 @@ COLUMNS = (
     *("memo", "debit", "credit", "fee", "currency", "status", "reference", "type", "vault_id", "signature"),
 )
 _CLAIMS = {"reference": "tx_id", "vault_id": "wallet_id", "signature": "tx_signature"}
-"""The names that other formats give to columns. `_SAME` have one name."""
+"""The columns that the other export formats name differently, with those names. The columns in `_SAME` have the same
+name in all formats.
+"""
 _SAME = ("memo", "type", "currency", "status")
 _NO_FEE = "0.00"
-"""The service charges no fee, and pays the fees of the chain in SOL."""
+"""The fee in every row is zero: the service charges none, and it pays the chain's fees in SOL."""
 
 
 class AccountingManifest(BaseModel):
@@ -34,7 +36,7 @@ class AccountingManifest(BaseModel):
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a confirmed transaction, not yet neutralised.
+    """Return the cells of a confirmed transaction. They are not yet neutralised for spreadsheets.
 
     The row is that of a JSON file, together with the names and labels of the transaction.
     """
@@ -49,7 +51,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def claims(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the cells that the chain can prove, under the names of the other formats.
+    """Return the cells that the chain can prove, under the column names of the other export formats.
 
     An amount in the wrong column, or in both, counts as empty.
     """

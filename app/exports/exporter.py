@@ -120,7 +120,7 @@ class Exporter(Periodic):
                 return await self._write_claimed()
             ready = 0
             for export in await self._db.read(lambda conn: with_status(conn, "processing")):
-                # Taken before the catch-up, so that the file has everything that had landed by this time.
+                # Take the time before the catch-up, so that the file has every transaction that had landed by then.
                 began = now_ms()
                 ready += await self._write(export, began, await self._catch_up())
             return ready

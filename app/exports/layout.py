@@ -18,14 +18,14 @@ SCOPE_COLUMN = "agent-vault-export "
 """Prefix of the name of a CSV file's last column. The scope follows as JSON."""
 
 CHAIN_FIELDS = ("recipient_address", "instruction_index", "inner_index")
-"""Fields of a row that a transaction of the API lacks: the paid address, and the row's place in the chain's
-transaction.
+"""Fields that only a row of a file has, not a transaction of the API: the paid address, and the row's position in the
+on-chain transaction.
 
 `tx_id` is derived from the transaction's message, the two indexes and the row's type. Both indexes are empty in a row
 that never had a signature.
 """
 PARTS: Mapping[str, Sequence[str]] = {"violation": ("rule", "limit", "attempted"), "paid_request": ("protocol",)}
-"""Fields of the objects in a row, by the object's name. In a CSV file, each of them is a column."""
+"""Fields of the objects in a row, by the object's name. In a CSV file, each of these fields is a column."""
 LEFT_OUT: Mapping[str, Any] = {
     **dict.fromkeys(("x402", "refusals"), True),
     "violation": Violation.model_fields.keys() - PARTS["violation"],
@@ -46,8 +46,9 @@ _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
 _UNSEEN = rf"[\s{HIDDEN}{HIDDEN_BEYOND_PATTERNS}{EMOJI_FORM}]*?"
 _GUARD = "'"
 # Where the list separator is a semicolon or a tab, a spreadsheet ignores the quotes around a comma-separated cell and
-# starts a new cell after each separator and line break, before any quotes of that cell. A guard in the original cell is
-# guarded as well, so that `restore` removes only characters that `neutralise` added.
+# starts a new cell after each separator and line break, before any quotes of that cell. An apostrophe that the original
+# cell already had in such a place gets another one in front of it, so that `restore` removes only characters that
+# `neutralise` added.
 _IS_FORMULA = re.compile(f"{_UNSEEN}[{_FORMULA}]")
 _FIRST = re.compile(f"{_GUARD}|{_UNSEEN}[{_FORMULA}]")
 _BEGINS = re.compile(rf"([;\t\r\n])(?={_GUARD}|{_UNSEEN}[{_FORMULA}\"])")
@@ -109,5 +110,5 @@ def restore(cell: str) -> str:
 
 
 def is_formula(cell: str) -> bool:
-    """Return True if a spreadsheet would treat a cell as a formula. No cell of an export is a formula."""
+    """Return True if a spreadsheet would treat a cell as a formula. In a genuine export, no cell is a formula."""
     return _IS_FORMULA.match(cell) is not None

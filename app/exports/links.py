@@ -1,4 +1,7 @@
-"""Signed download links. They need no API key. They work for some minutes, unless their key or person ends earlier."""
+"""Signed download links. They need no API key.
+
+A link works for some minutes. It ends earlier if its API key ends or its person is removed.
+"""
 
 import hashlib
 import hmac
@@ -20,7 +23,8 @@ class DownloadLinks:
     def make(self, export_id: str, by: Actor, *, until: int, name: str = "download") -> str:
         """Return a link for a caller, valid until the Unix second `until` at the latest.
 
-        It leads to an export's file, or with the `name` `manifest` to the file's manifest. Both have one signature.
+        It leads to an export's file, or with the `name` `manifest` to the file's manifest. The signature in both links
+        is the same.
         """
         expires = min(int(now_seconds()) + self._lifetime, until)
         query = urlencode({"expires": expires, "by": by, "signature": self._sign(export_id, str(by), str(expires))})
@@ -28,7 +32,7 @@ class DownloadLinks:
 
     def is_valid(self, export_id: str, by: str, expires: str, signature: str) -> bool:
         """Return True if a link with these parts was issued by this service and has not expired."""
-        # Compared as bytes, because `compare_digest` refuses texts that are not ASCII.
+        # Compare the signatures as bytes, because `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, by, expires).encode(), signature.encode())
         return genuine and now_seconds() < int(expires)
 

@@ -95,5 +95,5 @@ async def download(request: Request) -> Response:
 
 
 _PATH = "/v1/transactions/exports/{export_id}"
-#: Not operations of the API, because each link is both the address and the permission.
+#: Downloads are not operations of the API, because the link alone grants access to the file.
 downloads = [Route(f"{_PATH}/{one.__name__}", one, methods=["GET"]) for one in (download, manifest)]

@@ -1,4 +1,4 @@
-"""Creates exports, shows their progress and finds their files."""
+"""Creates exports, shows their status and finds their files."""
 
 import math
 from dataclasses import replace
@@ -74,7 +74,8 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         requested_by=principal.actor,
     )
     async with _admission.enter(service, principal):
-        # Checked after admission, so that earlier requests are stored, and before the count, which can take long.
+        # Check the limits after admission, so that earlier requests are already stored, and before counting the rows,
+        # which can take long.
         await service.db.read(lambda conn: _check_room(conn, principal))
         rows = await service.db.read(lambda conn: count_rows(conn, asked), in_thread=True)
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))

@@ -62,7 +62,9 @@ class ComparedSpending(ResponseBody):
     to_date: DateShown
     """The UTC day after the last."""
     data: list[SpendingRow]
-    """The groups with payments or refusals: every such day or month, but at most 100 other groups."""
+    """The groups that have payments or refusals. All such days or months are listed, but at most 100 groups of any
+    other kind.
+    """
     total: SpendingSums
     """The sums of the whole period. A payment counts once, even with several tags."""
 

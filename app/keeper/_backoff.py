@@ -1,4 +1,4 @@
-"""Growing pauses between attempts that fail."""
+"""Pauses between attempts at a job, which grow with each failed attempt."""
 
 from collections.abc import Callable, Collection, Hashable
 
@@ -7,7 +7,10 @@ _FIRST, _LONGEST = 5.0, 300.0
 
 
 class Backoff:
-    """Times the attempts at each job. Kept in memory only: after a restart every job may be tried immediately."""
+    """Decides when each job may be tried again.
+
+    This is kept in memory only, so after a restart every job may be tried immediately.
+    """
 
     def __init__(self, timer: Callable[[], float]) -> None:
         """`timer` returns seconds and never runs backwards."""
@@ -28,7 +31,10 @@ class Backoff:
         return count
 
     def take_back(self, key: Hashable) -> None:
-        """Do not count the last attempt at `key`, because it failed for another reason. It is due in 5 seconds."""
+        """Do not count the last attempt at `key`, because it failed for a reason outside the job.
+
+        Retry the job in 5 seconds.
+        """
         count = self._attempts[key][0] - 1
         self._attempts[key] = (count, self._timer() + _FIRST)
 

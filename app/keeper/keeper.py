@@ -51,7 +51,10 @@ class Keeper(Periodic):
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` replaces the chain's clock, which makes jobs due. `timer` returns seconds and times the retries."""
+        """`clock` replaces the chain's clock, which decides if a job is due.
+
+        `timer` returns seconds and times the retries.
+        """
         super().__init__(interval)
         self._service = service
         self._metrics = service.part(Metrics)
@@ -100,7 +103,10 @@ class Keeper(Periodic):
             await report_overdue(self._service, new)
 
     def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
-        """Return the wallets that the reserve can refill. Log each of the others when its reserve becomes too low."""
+        """Return the wallets that the reserve can refill.
+
+        For each other wallet, write a log line once, when the reserve becomes too low for its top-up.
+        """
         short = frozenset(wallet.wallet_id for wallet in low if wallet.topup_amount > wallet.reserve)
         for wallet_id in sorted(short - self._short):
             _log.warning("reserve_too_low_for_topup", wallet_id=wallet_id)
@@ -118,13 +124,14 @@ class Keeper(Periodic):
                 self._backoff.take_back(job.key)
                 queue.clear()
                 raise
-            # The embedded chain answers without yielding to other tasks.
+            # Yield to other tasks here, because calls to the embedded chain never do.
             await asyncio.sleep(0)
         return sent
 
     async def _do(self, job: Job) -> bool:
         attempts = self._backoff.record(job.key)
-        # One refusal is normal: another keeper was faster, or the clock is a second ahead. Repeated refusals are not.
+        # One refusal of a job is normal: another keeper was faster, or the clock is a second ahead. Repeated refusals
+        # are not.
         log = _log.info if attempts == 1 else _log.warning
         try:
             instruction = await job.build()

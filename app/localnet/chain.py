@@ -131,7 +131,7 @@ class Chain:
         return self.bank.get(address)
 
     def decimals(self, address: Pubkey, run: Run | None = None) -> int | None:
-        """Return the decimals of a mint, or None if it does not exist. `run` may have created it."""
+        """Return the decimals of a mint, or None if it does not exist. The mint may also be one that `run` creates."""
         account = run.after[address] if run and address in run.after else self.bank.get(address)
         mint = tokens.read_mint(account) if account else None
         return mint.decimals if mint else None
@@ -139,11 +139,13 @@ class Chain:
     # Execution
 
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
-        """Run a transaction without changing the state. It runs after all executed transactions at every commitment.
+        """Run a transaction without changing the state.
 
-        `check_age=False` accepts any blockhash and duplicates. Raises TransactionRefusedError with `verify` for a wrong
-        signature. With `check_age`, raises it for a duplicate, and for a blockhash that is neither recent nor the
-        current nonce of the nonce account that the transaction advances.
+        At every commitment, it runs on the state after all executed transactions.
+
+        `check_age=False` accepts duplicates and any blockhash. With `verify`, raises TransactionRefusedError for a
+        wrong signature. With `check_age`, raises TransactionRefusedError for a duplicate, and for a blockhash that is
+        neither recent nor the current nonce of the nonce account that the transaction advances.
         """
         if verify:
             self._verified_hash(transaction)

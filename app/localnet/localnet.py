@@ -153,7 +153,7 @@ class Localnet:
     ) -> AsyncIterator[tuple[int, int]]:
         """Serve HTTP and WebSocket on `port`, and WebSocket also on the next port. Yield both ports.
 
-        A validator uses two ports for them, and hosted nodes use one.
+        A validator serves HTTP and WebSocket on two ports, and hosted nodes serve both on one.
 
         A request's Host and Origin must be among `hosts`, by default the names of this machine. `http` is uvicorn's
         HTTP protocol, such as one with time limits. With port 0, any free pair of ports is used. Signal handlers are

@@ -200,7 +200,8 @@ def base64_bytes(text: str) -> bytes:
         raise ValueError(f"InvalidLength({len(text)})") from None
 
 
-# The name in messages, the length of MAX_WIRE_BYTES in this encoding, the decoder. `binary` is an old name of base58.
+# For each encoding: its name in messages, the length of MAX_WIRE_BYTES bytes in it, and its decoder. `binary` is an old
+# name of base58.
 _WIRE_ENCODINGS = {
     "base64": ("base64", 1644, base64_bytes),
     "base58": ("base58", 1683, base58_bytes),

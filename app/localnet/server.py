@@ -71,7 +71,7 @@ class RpcApp:
 class _Answer:
     """A JSON response that any web page may read.
 
-    It replaces Starlette's Response, which takes more time, because every payment makes four calls.
+    It replaces Starlette's Response, which is slower: every payment makes four calls to this node.
     """
 
     def __init__(self, body: bytes) -> None:

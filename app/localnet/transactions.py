@@ -165,7 +165,7 @@ def memo(message: Message | MessageV0) -> str | None:
 def loaded_addresses(message: Message | MessageV0, read: Callable[[Pubkey], Account | None]) -> LoadedAddresses:
     """Return the addresses that a versioned message loads from tables, or none if a lookup fails.
 
-    This lookup serves the history. The virtual machine makes its own lookup and reports a failure.
+    The result is used only for the history. The virtual machine makes its own lookup and reports a failure.
     """
     if not isinstance(message, MessageV0):
         return LoadedAddresses()

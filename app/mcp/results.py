@@ -46,18 +46,18 @@ _ERROR = _object_or_null(
 _REFUSAL = _object_or_null(
     rule=(_TEXT, "The rule."),
     limit=(_TEXT_OR_NULL, "Its limit."),
-    attempted=(_TEXT_OR_NULL, "The value with this payment."),
+    attempted=(_TEXT_OR_NULL, "The value that this payment would reach."),
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
-    retry_at=(_TEXT_OR_NULL, "When the payment would pass."),
+    retry_at=(_TEXT_OR_NULL, "The time when the same payment would pass."),
     approval_id=(_TEXT_OR_NULL, "The requested approval."),
     open_allowances=({"type": "array", "items": _TEXT}, "Allowances that hold money of this limit."),
 )
 _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
     "message": (_TEXT, "The result and the next step."),
-    "idempotency_key": (_TEXT_OR_NULL, "Repeat the call with it to learn the outcome."),
+    "idempotency_key": (_TEXT_OR_NULL, "The key of this call. Repeat the call with it to learn the outcome."),
     "repeated": ({"type": "boolean"}, "True if this is the stored result of an earlier call."),
-    "first_called_at": (_TEXT_OR_NULL, "Time of that call."),
+    "first_called_at": (_TEXT_OR_NULL, "The time of the first call with this idempotency key."),
     "refusal": (_REFUSAL, "The rule that refuses the payment."),
     "error": (_ERROR, "The API's error."),
     "data": ({"type": ["object", "null"]}, "The API's response."),
@@ -67,7 +67,7 @@ SCHEMA: Json = {**_object_or_null(**_FIELDS), "type": "object", "required": list
 
 #: Statuses after which it is unknown if this request, or an earlier request with its key, has had an effect.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
-#: Conflicts that leave the same doubt: an earlier request with the key may have had an effect.
+#: Codes of 409 errors that leave it unknown if an earlier request with the same idempotency key has had an effect.
 _UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})
 
 

@@ -25,7 +25,7 @@ _KEY_MISSING = (
     f"{_KEY}: is required, as text of at least {_KEY_LEAST} characters. Nothing was paid or changed. Call the tool "
     "again with a new random key, and reuse that key if you retry the call."
 )
-#: The smallest amount in USDC. Its simulation shows the headroom of each limit.
+#: The smallest amount in USDC. Simulating a payment of it shows the headroom of each limit.
 _LEAST = "0.000001"
 
 

@@ -141,7 +141,10 @@ class RestrictKeys(ChangeBody):
 
 
 class RestrictedKeys(ResponseBody):
-    """The requirement for new API keys. `required` is true if they need an expiry and allowed addresses."""
+    """The organisation's setting for new API keys.
+
+    `required` is true if a new key needs an expiry and allowed addresses.
+    """
 
     required: bool
     """True if new API keys need an expiry and allowed addresses."""

@@ -33,16 +33,16 @@ class ExpenseRequest(Expense):
     #: True if a third party sends the transaction. Nothing may then be added to it: no second signature, no new token
     #: account.
     issued: bool = False
-    #: True if the request also permits a payee without a known owner.
+    #: True if the request permits even a payee without a known owner.
     allows_unverified: bool = False
     #: Error to raise once the policy has allowed the expense.
     refusal: ApiError | None = None
     #: Check made under the wallet's lock before anything is signed. Raises the error that refuses the expense.
     first: Callable[["ExpenseRequest"], Awaitable[None]] | None = None
-    #: Signs parts of the next plan. Awaited before each plan is made.
+    #: Callback that signs parts of the next plan. It is awaited before each plan is made.
     prepare: Callable[["ExpenseRequest"], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
-    #: The signer's address. Deriving it from the key is slow.
+    #: The signer's address, kept here because deriving it from the key is slow.
     signer: Pubkey = field(init=False)
     opens_account: bool = False
     sought_account: bool = False

@@ -66,9 +66,9 @@ class SimulatePayment(ChangeBody):
     memo: Memo | None = None
     """The payment's note. It has no effect in a simulation."""
     allow_unverified_recipient: Confirmation = False
-    """It has no effect in a simulation. The response contains a warning about a recipient without a known owner."""
+    """Has no effect in a simulation, which warns about a recipient without a known owner instead of refusing it."""
     after_restore: Confirmation = False
-    """It has no effect in a simulation."""
+    """Has no effect in a simulation. In a payment, it confirms that you have checked for an earlier payment."""
 
 
 class QuickPayment(Payment):
@@ -99,7 +99,7 @@ class RuleVerdict(ResponseBody):
     attempted: Annotated[str | None, example("6.00")]
     """The value that the payment would reach. Null if the rule is not set."""
     headroom: Annotated[str | None, example("0.50")]
-    """The headroom of the limit before this payment. Null if the rule has no such amount."""
+    """The headroom of the limit before this payment. Null if the rule has no limit in money or numbers."""
     retry_at: Time | None
     """The first time when this rule lets the payment pass; the present time if it passes now. Null if waiting does not
     help.

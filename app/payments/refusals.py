@@ -131,7 +131,9 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
 
 
 def report_refusals(conn: Connection, before: int, *, most: int) -> int:
-    """Add the events of up to ``most`` rows that share the refusals of an hour. Returns the number of events.
+    """Add the events of up to ``most`` rows. Each row stands for several refusals of one hour.
+
+    Returns the number of events.
 
     ``before`` is the Unix millisecond at which the last of these hours ended.
     """

@@ -1,7 +1,7 @@
 """Signs people in at the company's OpenID Connect provider: to sign in, to join, or to confirm a step-up.
 
-Each start stores a row that only the same browser can take, once. A person is identified by the provider's issuer and
-`sub` alone, never by an e-mail address or a name.
+The start of a sign-in stores a row that only the same browser can use, and only once. A person is identified by the
+provider's issuer and `sub` alone, never by an e-mail address or a name.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class ConfirmationWays:
 
 
 def request_for(browser: Browser, purpose: Purpose, **about: str) -> OpenIdRequest:
-    """Return a new request for a sign-in. ``about`` can set its ``person_id``, ``invitation`` and ``name``."""
+    """Return a new, unstored OpenIdRequest. ``about`` can set its ``person_id``, ``invitation`` and ``name``."""
     return OpenIdRequest(
         state=new_token(),
         holder=digest(browser.token),

@@ -87,11 +87,11 @@ class PersonList(WholeList[ListedPerson]):
 
 
 class RemovedPerson(ListedPerson):
-    """A removed person, and the keys and people in force that they created, directly or through others."""
+    """A removed person, and the active API keys and people that this person created, directly or through others."""
 
     descendants: list[Descendant]
-    """The keys and people in force that the person created, directly or through others. With `endDescendants` they
-    have ended.
+    """The active API keys and people that the person created, directly or through others. With `endDescendants`, they
+    have been ended by this request.
     """
 
 

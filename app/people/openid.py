@@ -146,9 +146,10 @@ class CompanySignIn:
         )
 
     async def check_source(self, issuer: str | None) -> None:
-        """Raise ``authentication_failed`` if a response names another issuer, or lacks a required one (RFC 9207).
+        """Raise ``authentication_failed`` if a response names another issuer, or lacks a required issuer (RFC 9207).
 
-        Raises ``sign_in_unavailable`` if the discovery document, which says if one is required, cannot be read.
+        The discovery document states if responses must name the issuer. Raises ``sign_in_unavailable`` if this document
+        cannot be read.
         """
         if issuer is None and not (await self._description()).names_itself:
             return
@@ -172,7 +173,8 @@ class CompanySignIn:
         if self._asking is None or self._asking.done():
             # Concurrent sign-ins share one request for the provider's description.
             self._asking = asyncio.create_task(self._discover(), name="openid_discovery")
-            # Retrieve the exception, because all sign-ins that waited for it may be gone.
+            # Retrieve the task's exception here, because every sign-in that waited for the task may be gone. Otherwise
+            # asyncio would log the exception as never retrieved.
             self._asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(self._asking)
 

@@ -118,7 +118,10 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
-    """Return the cookie digests with an open session. Sessions of people take two queries in total."""
+    """Return the cookie digests with an open session.
+
+    For any number of people's sessions, this takes two queries in total.
+    """
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
     return {

@@ -118,7 +118,10 @@ class PreviewPolicy(UpdatePolicy):
 
 
 class Policy(ResponseBody):
-    """A policy. `version` increases with every change of its rules. No two policies of an organisation share one."""
+    """A policy. `version` increases with every change of its rules.
+
+    No two policies of an organisation share a version number.
+    """
 
     policy_id: PolicyId
     """The policy's id. It begins with `pol_`."""

@@ -109,7 +109,10 @@ def _known(batch: Batch, row: StoredEvent) -> Values | None:
 
 
 def _moment(batch: Batch, row: StoredEvent, known: Values | None) -> int:
-    """Return the time to show for an event: later than the grant unless both are in one transaction."""
+    """Return the time to show for an allowance's event.
+
+    Unless the grant is in the same transaction, the time is later than the grant's.
+    """
     moment = batch.moment(row)
     return moment if known is None else max(moment, known["created_at"] + (row.signature != known["signature"]))
 

@@ -41,8 +41,8 @@ def apply(
 
     Return True if no row has to be applied again. Do nothing and return None if the stored cursors differ from
     ``cursors``, which selected the rows. In that case another process has applied more or started over. With the
-    service's ``fee_payer``, raise the guard for the service's own transactions without an attempt. Rows that are
-    applied again need no such check.
+    service's ``fee_payer``, raise the database guard for the service's own transactions without an attempt. Rows that
+    are applied again need no such check.
     """
     if cursors_of(connection) != cursors:
         return None

@@ -38,7 +38,9 @@ ATTEMPT_TYPES: Mapping[str, Collection[str]] = {
     "EscrowCreated": (ESCROW_LOCK,),
     "AllowanceGranted": (GRANT,),
 }
-"""The types of attempts that each event confirms. `ROW_OF` maps them to the type of the event's first or only row."""
+"""The types of attempts that each event confirms. `ROW_OF` maps each of these types to the type of the first or only
+transaction row that the event adds.
+"""
 _VAULTS = ("vault", "receiver")
 """Fields of events that may hold a vault's address."""
 _ORPHAN = "orphan:"
@@ -102,7 +104,7 @@ class Batch:
     def __init__(
         self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
     ) -> None:
-        """With `only`, rows change the wallets of these vaults only, and no reserves."""
+        """With `only`, a set of vaults, rows change only the wallets of these vaults, and no reserves."""
         self.connection = connection
         self.wallets = Model(connection, wallets, "vault", vaults_of(rows), only)
         """Keyed by the address of the vault."""
@@ -116,7 +118,8 @@ class Batch:
         )
         self.again: set[str] = set()
         """Organisations with rows that must be applied again from the first one."""
-        # Found by message hash, because the service does not know the signature of a transaction that others send.
+        # Attempts are found by message hash, because the service does not know the signature of a transaction that
+        # others send.
         self._attempts = {one.message_hash: one for one in attempts_of(connection, {row.message_hash for row in rows})}
         self.fee_payer = ""
         """The service's own fee payer, if its transactions without an attempt are to be reported."""
@@ -128,7 +131,10 @@ class Batch:
         self._confirmed: list[Values] = []
 
     def attempt(self, row: StoredEvent) -> Attempt | None:
-        """Return the service's attempt that an event reports, even if the event is not at the expected place."""
+        """Return the service's attempt that an event reports.
+
+        The event may be at another position in the transaction than the expected one.
+        """
         attempt = self._attempts.get(row.message_hash)
         if attempt is None or attempt.type not in ATTEMPT_TYPES.get(row.name, ()):
             return None
@@ -251,7 +257,7 @@ class Batch:
     def _uncounted(self) -> set[str]:
         """Return the ids of the added payments and escrows that are not stored as confirmed yet."""
         added = {one["tx_id"] for one in self._transactions.values() if one["type"] in SPENT}
-        # Reading the status of attempts again would cost each payment a statement.
+        # Use the attempts already read. Reading their status again would add an SQL statement to each payment.
         statuses = {one.tx_id: one.status for one in self._attempts.values()}
         stored = {tx_id for tx_id, status in statuses.items() if status == "confirmed"}
         return added - stored - confirmed(self.connection, added - statuses.keys())

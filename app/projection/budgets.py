@@ -1,4 +1,4 @@
-"""Events about budgets. Each carries a sequence number of its organisation, so that the newest state wins."""
+"""Events about budgets. Each event carries its organisation's sequence number, so that the newest state wins."""
 
 from dataclasses import asdict
 

@@ -55,7 +55,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def disputed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the escrow as disputed, unless a later event has changed that, and report the dispute."""
+    """Mark the escrow as disputed, unless a later event has already changed its status, and report the dispute."""
     data = row.data
     change(batch, row, None, {})
     escrow = _known(batch, row)
@@ -94,7 +94,10 @@ def _dispute(row: StoredEvent, escrow: Values) -> Values:
 
 
 def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Mark the escrow as locked with a new deadline, unless a later event has changed that, and report it."""
+    """Mark the escrow as locked with a new deadline, unless a later event has already changed its status.
+
+    Report the withdrawal of the dispute.
+    """
     data = row.data
     change(batch, row, None, {})
     escrow = _known(batch, row)
@@ -164,7 +167,7 @@ def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> V
 
 
 def _with_surplus(row: StoredEvent, escrow: Values) -> Values:
-    """Return the column of the surplus after an event. Several events may pay some of it."""
+    """Return the escrow's column `surplus` after an event. The surplus may be paid in parts, by several events."""
     return {"surplus": (escrow["surplus"] or 0) + row.data["surplus"]}
 
 
@@ -224,7 +227,10 @@ def _status(data: dict[str, Any]) -> str:
 
 
 def _moment(batch: Batch, row: StoredEvent, escrow: Values) -> int:
-    """Return the time to show for an event: later than the creation unless both are in one transaction."""
+    """Return the time to show for an escrow's event.
+
+    Unless the creation is in the same transaction, the time is later than the creation's.
+    """
     after = escrow["created_at"] + (row.signature != escrow["signature"])
     return max(batch.moment(row), int(after))
 

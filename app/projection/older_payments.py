@@ -12,7 +12,7 @@ class OlderPayments:
         self._counted = False
 
     async def count_day(self) -> bool:
-        """Count the payments of one more day in a write of its own. Return True once all are counted."""
+        """Count the payments of one more day in a separate database transaction. Return True once all are counted."""
         self._counted = self._counted or await self._db.read(filled)
         if not self._counted:
             self._counted = not await self._db.write(fill, repeatable=True)

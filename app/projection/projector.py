@@ -64,7 +64,7 @@ class Projector(Background):
     Each organisation of this service has its own cursor, so that a new organisation also gets its past rows. Rows of
     other organisations are skipped. A row may be applied twice, or after a later row of the same vault.
 
-    Other processes may apply rows to the same database. Waiters and watchers in this process are also notified of them.
+    Other processes may apply rows to the same database. This process also notifies its waiters and watchers of them.
     """
 
     name = "projector"
@@ -82,7 +82,7 @@ class Projector(Background):
         self._newest = 0
         self._applying = asyncio.Lock()
         self._notified: int | None = None
-        # The cursors as last moved by this process; another process may have moved them since.
+        # The cursors as this process last moved them. Another process may have moved them since.
         self._moved: dict[str, int] | None = None
         self._changed: set[str] = set()
         # Keyed by message hash.
@@ -170,7 +170,7 @@ class Projector(Background):
             return result, rows, self._apply(connection, rows, cursors) if rows else True
 
         async with self._applying:
-            # If this fails, the next work runs alone, and its rows are applied in a transaction of their own.
+            # If this fails, `_moved` stays None, so the next call of `store` stores its rows without applying them.
             self._moved = None
             result, rows, whole = await self._db.write(store_and_apply, repeatable=True)
             if whole:
@@ -207,7 +207,7 @@ class Projector(Background):
                     if self._moved is None or min(self._moved.values()) < newest:
                         await self._catch_up()
                     else:
-                        await self._tell_watchers()  # of the rows applied by `store`
+                        await self._tell_watchers()  # about the rows that `store` applied
                     if not await self._older_payments.count_day():
                         self._stored.set()
             except Exception as error:
@@ -261,7 +261,7 @@ class Projector(Background):
         if not reports:
             return False
         vaults = changed_vaults(reports)
-        # Read before the writer is held, because payments wait for the writer.
+        # Read the rows before the transaction takes the database's writer, because payments wait for the writer.
         kept = None if vaults is None else await self._rows_of(vaults, cursors)
         async with self._db.transaction() as step:
             if vaults is None or kept is None or await step(cursors_of) != cursors:

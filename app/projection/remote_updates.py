@@ -10,19 +10,23 @@ from app.core.recent import Recent
 from app.projection.projector import Projector
 
 _INTERVAL = 0.15
-"""Seconds between two checks while a request waits."""
+"""Seconds between two looks at the database for applied rows while a request waits for them."""
 _REMEMBERED = 10_000
 """Number of announced transactions that are remembered although no request waits for them yet."""
 _ALONE_AFTER = 1.0
-"""Seconds after which the waiting node itself updates the read models, because perhaps no other node does."""
+"""Seconds that a request waits before its own node applies the chain's events, because perhaps no other node does."""
 _SILENCE = 0.3
-"""Seconds that replace `_ALONE_AFTER` if no node has announced rows since the wait began: the applier may be dead."""
+"""Seconds that replace `_ALONE_AFTER` if no node has announced rows since the wait began: the node that applies rows
+may be dead.
+"""
 
 
 class RemoteUpdates(Periodic):
-    """Notifies this process's requests about rows that another node announces as applied, and checks regularly.
+    """Notifies this process's requests about rows that another node announces as applied.
 
-    The check is needed because an announcement may be lost, or the node that applies rows may be dead.
+    An announcement may be lost. This process therefore looks for the rows in the database every `_INTERVAL` seconds
+    while a request waits. The node that applies rows may be dead. If the rows are late, this process therefore applies
+    the chain's events itself.
     """
 
     name = "arrivals"
@@ -41,9 +45,10 @@ class RemoteUpdates(Periodic):
         projector.wanted = self._look_at_once
 
     def hear(self, applied: Sequence[str] = ()) -> None:
-        """Notify the waiters of transactions that a node announces as applied, each given as HASH:SLOT.
+        """Notify the requests that wait for the transactions that a node announces as applied.
 
-        Without any transaction, check for all awaited rows. Call this from the event loop.
+        Each transaction is given as HASH:SLOT. If none is given, look for all awaited rows in the database. Call this
+        from the event loop.
         """
         if self._projector.applies:
             return
@@ -56,17 +61,20 @@ class RemoteUpdates(Periodic):
             self.wake()
 
     def _look_at_once(self, message: str) -> None:
-        """Check for the rows that a request begins to wait for, unless a node will announce them.
+        """Look at once for the rows that a request begins to wait for, unless a node will announce them.
 
-        Rows announced earlier are checked, too, because they may have been rolled back since.
+        Rows that were announced earlier are looked up, too, because they may have been rolled back since.
         """
         if message in self._named or not self.hears():
             self.wake()
 
     async def tick(self) -> None:
-        """Check once if the awaited rows have been applied, and update the read models if that takes too long."""
+        """Look once for the awaited rows among the applied ones.
+
+        If a request waits too long, apply the chain's events here.
+        """
         if self._projector.applies:
-            return  # The projector notifies by itself.
+            return  # This node's projector notifies the waiters itself.
         waiting = await self._projector.look()
         now = time.monotonic()
         self._since = {name: self._since.get(name, now) for name in waiting}

@@ -89,7 +89,7 @@ def reset(connection: Connection, org: str | None = None) -> None:
     With `org`, reduce only this organisation's read models: no event of one organisation changes another's.
     """
     orgs = connection.scalars(select(organisations.c.org)).all() if org is None else [org]
-    # Labels come from the read models that are deleted next.
+    # Store the labels first, because they come from read models that are deleted next.
     label(connection, "org", orgs)
     mine = true() if org is None else policies.c.org == org
     versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))

@@ -115,7 +115,7 @@ def closed(batch: Batch, row: StoredEvent) -> None:
 
 
 def approved(batch: Batch, row: StoredEvent) -> None:
-    """Add an approval. If it is already used or closed, its state remains."""
+    """Add an approval. If an event that used or closed it came first, keep that state."""
     data = row.data
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
     values |= {"address": data["approval"], "org": row.org, "state": "open"}
@@ -127,7 +127,7 @@ def approved(batch: Batch, row: StoredEvent) -> None:
 
 
 def approval_closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark an approval as closed, and report it if that withdrew it."""
+    """Mark an approval as closed. If this rejected a request for approval, report the decision."""
     spend_approval(batch, row, row.data["approval"], "closed")
     change(batch, row, None, {})
     _report_decision(batch, row, "rejected")

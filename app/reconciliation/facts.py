@@ -16,7 +16,7 @@ Facts = Mapping[str, Fact]
 Model = ReserveModel | WalletModel | EscrowModel
 
 BALANCE = "usdc_balance"
-"""Name of the fact that is the balance of a reserve or wallet. It depends on transfers by outsiders, too."""
+"""Name of the fact that is the balance of a reserve or wallet. Transfers by outsiders change it, too."""
 COVERED = "covered"
 """Name of a fact: the escrow's token account holds at least its amount or, after a split, the shares still owed."""
 HELD = "held_amount"

@@ -70,7 +70,8 @@ class _Observation:
     def confirmed(self, earlier: "_Observation") -> _Differences:
         """Return the certain differences that were the same at an earlier look, with nothing applied in between.
 
-        A busy wallet's balance always moves. Its other facts count if the read model has exactly the chain's events.
+        The balance of a busy wallet changes too often to be compared. The wallet's other facts are compared if the read
+        model has exactly the chain's events.
         """
         same = {name: values for name, values in self.certain.items() if earlier.certain.get(name) == values}
         if self.model == earlier.model:
@@ -221,11 +222,12 @@ def _look_of(subject: Subject, slot: int, chain: OnChainState, known: _Known) ->
 def _is_certain(name: str, chain: OnChainState, position: Position) -> bool:
     """Return True if the indexer has stored all on-chain data about a fact."""
     if name == COVERED:
-        # Unless the fact is false on the chain, only one side has the escrow, and the fact `open` shows that.
+        # If the fact `covered` differs without being false on the chain, then either the chain or the read models lack
+        # the escrow. The fact `open` reports that difference.
         return chain.facts.get(COVERED) is False
     if name == BALANCE:
         return position.balance == chain.balance
-    # An archived vault has no number on the chain, so its other facts are always uncertain.
+    # An archived vault has no sequence number on the chain, so its other facts are always uncertain.
     return chain.sequence is not None and chain.sequence == position.sequence
 
 

@@ -78,7 +78,9 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     """
     transaction = _parsed(raw)
     if transaction.from_tables:
-        raise UnsafeTransactionError("it loads addresses from lookup tables, which are not in the signed bytes")
+        raise UnsafeTransactionError(
+            "the transaction loads addresses from lookup tables, which are not in the signed bytes"
+        )
     keys, header, signers = transaction.keys, transaction.header, transaction.signers
     _check_signer(header, signers, signer)
     given = [
@@ -87,18 +89,18 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     ]
     program, data, named = given[0] if given else (None, b"", [])
     if program != SYSTEM_PROGRAM or data != _ADVANCE_NONCE:
-        raise UnsafeTransactionError("its first instruction does not advance a durable nonce")
+        raise UnsafeTransactionError("the transaction's first instruction does not advance a durable nonce")
     if len(named) != _ADVANCE_ACCOUNTS:
-        raise UnsafeTransactionError("its advance of the nonce is malformed")
+        raise UnsafeTransactionError("the transaction's advance of the nonce is malformed")
     if named[2] != signer:
-        raise UnsafeTransactionError(f"the authority of its nonce is {named[2]}, not the signing key")
+        raise UnsafeTransactionError(f"the authority of the transaction's nonce is {named[2]}, not the signing key")
     steps = [_step(codec, *one) for one in given[1:]]
     said = [advance(named[0], signer), *(built for _, built in steps)]
     if given != [(one.program_id, bytes(one.data), [meta.pubkey for meta in one.accounts]) for one in said]:
-        raise UnsafeTransactionError("it has a malformed instruction")
+        raise UnsafeTransactionError("the transaction has a malformed instruction")
     if len(set(keys)) != len(keys) or _granted(keys, header) != _needed(signers[0], said):
         raise UnsafeTransactionError(
-            "it names accounts, or makes them signers or writable, although no instruction needs that"
+            "the transaction names accounts, or makes them signers or writable, although no instruction needs that"
         )
     return Inspected(transaction, signer, named[0], [call for call, _ in steps])
 
@@ -107,19 +109,21 @@ def _parsed(raw: bytes) -> SignedTransaction:
     try:
         transaction = parse(raw)
     except UnreadableTransactionError as error:
-        raise UnsafeTransactionError(f"it is not a transaction: {error}") from None
+        raise UnsafeTransactionError(f"the bytes are not a transaction: {error}") from None
     if len(raw) > (MAX_SIZE if transaction.version != 1 else _MAX_SIZE_1):
-        raise UnsafeTransactionError("it is larger than a transaction can be")
+        raise UnsafeTransactionError("the transaction exceeds the maximum size")
     return transaction
 
 
 def _check_signer(header: MessageHeader, signers: Sequence[Pubkey], signer: Pubkey) -> None:
     if signers[0] == signer:
-        raise UnsafeTransactionError("the signing key would pay its fee; the service's fee payer must pay it")
+        raise UnsafeTransactionError(
+            "the signing key would pay the transaction's fee; the service's fee payer must pay it"
+        )
     if signer not in signers:
-        raise UnsafeTransactionError(f"it needs no signature by {signer}")
+        raise UnsafeTransactionError(f"the transaction needs no signature by {signer}")
     if signers.index(signer) < header.num_required_signatures - header.num_readonly_signed_accounts:
-        raise UnsafeTransactionError("it could spend the signing key's SOL")
+        raise UnsafeTransactionError("the transaction could spend the signing key's SOL")
 
 
 def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tuple[bool, bool]]:
@@ -147,7 +151,9 @@ def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -
             call = codec.decode_call(data, named)
         except CodecError as error:
             reason = " ".join(str(error).split())
-            raise UnsafeTransactionError(f"it has an instruction that this version does not know: {reason}") from None
+            raise UnsafeTransactionError(
+                f"the transaction has an instruction that this version does not know: {reason}"
+            ) from None
         return call, codec.instruction(call.name, call.args, call.accounts)
     if program == ASSOCIATED_TOKEN_PROGRAM and len(named) == _OPENING_ACCOUNTS and named[-1] in TOKEN_PROGRAMS:
         payer, _, owner, mint, _, token_program = named
@@ -163,4 +169,4 @@ def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -
     if program == COMPUTE_BUDGET and len(data) == _BUDGETS.get(data[0] if data else 0, ("", -1))[1]:
         limit = {_BUDGETS[data[0]][0]: int.from_bytes(data[1:], "little")}
         return Call(COSTS, limit, {}), Instruction(program, data, [])
-    raise UnsafeTransactionError(f"it has an instruction of another program, {program}")
+    raise UnsafeTransactionError(f"the transaction has an instruction of another program, {program}")

@@ -64,8 +64,8 @@ from app.x402 import routes as x402
 
 _log = structlog.get_logger(__name__)
 
-# In the order of matching. Escrows precede payments, so that `a2a` in `/v1/payments/a2a` does not match as a payment's
-# id. Exports precede transactions for the same reason.
+# The capabilities with routes, in the order of matching. Escrows precede payments, so that `a2a` in `/v1/payments/a2a`
+# does not match as a payment's id. Exports precede transactions for the same reason.
 _CAPABILITIES = (
     *(escrows, allowances, payments, x402, approvals, wallets, topups, budgets, policies, exports, transactions),
     *(events, audit, alerts, recipients, webhooks, keys, people, organisations, signatures, insights, test_clock),
@@ -164,8 +164,8 @@ class RequestIds:
     async def _in_turn(self, scope: Scope, work: Coroutine[Any, Any, None]) -> None:
         """Serve a request in turn with others.
 
-        Probes wait only for brakes. So does a request that must authenticate, until its caller is known. Other requests
-        share turns by address.
+        Probes wait only for brakes. A request that must authenticate also waits only for brakes, until its caller is
+        known. All other requests take turns with those from the same address.
         """
         path, client = scope["path"], scope["client"]
         unknown = path.startswith(_AUTHENTICATED) or path in monitoring.PROBES

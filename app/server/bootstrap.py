@@ -111,7 +111,7 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
         raise _missing_secret(settings)
     signers = load_or_create(paths.keys, settings, create=first)
     if first:
-        # Written last: while it is missing, the keys may be incomplete.
+        # The secret is written last: while it is missing, the keys may be incomplete.
         write_secret(paths.secret, secrets.token_hex(32))
     return signers
 
@@ -251,7 +251,7 @@ async def running(
         )
         stored = await indexer.newest_block_time()
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
-        with suppress(ChainUnavailable, RpcError):  # the clock's first round reports it
+        with suppress(ChainUnavailable, RpcError):  # the clock's first background round reports this failure
             await clock.read()
         projector = open_projector(db, events, indexer, payer=str(signers.fee_payer_address))
         indexer.subscribe(projector.notify)

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 #: The embedded chain has a faucet and no passwords, so `serve` never lets it listen for other machines. Only
 #: `agent-vault localnet --host` does.
 LOCALHOST = "127.0.0.1"
-#: Names of the stored values.
+#: Names of the database values that store the folder's chain and its node's address.
 _GENESIS, _PROGRAM, _MINT, _RPC_URL = "genesis_hash", "program_id", "usdc_mint", "rpc_url"
 #: Prefixes of the addresses of the loaders. Every deployed program's account is owned by a loader.
 _LOADERS = ("BPFLoader", "LoaderV")

@@ -132,7 +132,7 @@ class Health:
                 unreadable = await indexer.transaction_holes()
                 gaps = sorted(await lasting_gaps(self._service))
         except WRITE_ERRORS:
-            return report  # it already lists the database as failing
+            return report  # the report already lists the database as failing
         return replace(report, holes=holes, unreadable=unreadable, gaps=gaps)
 
     async def _missing_roles(self) -> Sequence[str]:

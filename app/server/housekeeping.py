@@ -1,4 +1,4 @@
-"""Stores the last use of API keys, announces their end, and deletes old records."""
+"""Stores the last use of API keys, announces their expiry, and deletes old records."""
 
 from collections.abc import Callable
 

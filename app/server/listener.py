@@ -41,7 +41,7 @@ class Listener(Background):
         self._place = place
         self._handlers = handlers
         self.connected = False
-        """True while signals are heard."""
+        """True while this process has a connection on which it receives signals."""
 
     async def _run(self) -> None:
         warned = False

@@ -24,7 +24,7 @@ _INTERVAL = 1.0
 _PATIENCE = 2.0
 """Seconds that the database may take for a renewal or a check."""
 _FORGOTTEN = 3_600_000
-"""Milliseconds to keep the lease that a node holds on itself after the lease has expired."""
+"""Milliseconds for which a dead node's own lease is kept in the database after the lease has expired."""
 
 
 class ServingNode(Periodic):

@@ -97,7 +97,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
         service = await stack.enter_async_context(running(settings, localnet))
-        # Commands that are given no node address use this one.
+        # Store the node's address for commands that are run without one.
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)
@@ -146,7 +146,9 @@ async def _lost_roles(service: Service) -> list[str]:
 async def serve_chain(
     stack: AsyncExitStack, localnet: Localnet, settings: Settings, host: str, port_option: str
 ) -> None:
-    """Serve the embedded chain until the stack closes. Requests to it must arrive within the API's limits.
+    """Serve the embedded chain until the stack closes.
+
+    The API's limits on the time and bytes of a request also apply to requests to this chain.
 
     Raises ConfigurationError if a port is taken.
     """

@@ -65,7 +65,7 @@ class EngagedBrake:
 
     @property
     def wallet_id(self) -> str | None:
-        """The wallet; None if the brake applies to the whole organisation."""
+        """The wallet whose payments the brake stops. None if the brake applies to the whole organisation."""
         return None if self.row.scope == self.row.org else self.row.scope
 
     async def is_stored(self, patience: float) -> bool:

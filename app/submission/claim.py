@@ -226,7 +226,7 @@ class Claim:
             keep_partial(conn, *self.scope, partial, Reducible(wallet_id, "", quota))
 
     async def release(self) -> None:
-        """Free the key."""
+        """Free the idempotency key, so that another request can claim it."""
         org, key = self.scope
         await self._db.write(lambda conn: release(conn, org, key))
 

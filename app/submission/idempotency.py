@@ -160,7 +160,7 @@ class Idempotency:
             self._leave_later(scope, caller)
 
     def _leave_later(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Leave the request after a pause, in the background, unless it is repeated on this node before that."""
+        """After a pause, call `_leave` in the background, unless the request is repeated on this node before that."""
         if not self._db.node:
             return
 

@@ -76,9 +76,9 @@ class Payment(ResponseBody):
     """A payment in the response to its request."""
 
     tx_id: TransactionId
-    """The transaction's id, under both names. It begins with `tx_`."""
+    """The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal."""
     id: Annotated[TransactionId, ReadFrom("tx_id")]
-    """The transaction's id, under both names. It begins with `tx_`."""
+    """The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal."""
     wallet_id: WalletId
     """The paying wallet."""
     recipient: RecipientShown
@@ -88,7 +88,7 @@ class Payment(ResponseBody):
     currency: Currency
     """The currency, always `USDC`."""
     status: TransactionStatus
-    """The status of the payment. See the statuses of transactions."""
+    """The status of the payment. `/docs/reference` explains each status."""
     tx_signature: Annotated[Signature | None, ReadFrom("signature")]
     """The signature of the transaction on the chain. Null if nothing was sent."""
     on_chain_slot: Annotated[int | None, ReadFrom("slot"), example(312345678)]
@@ -142,7 +142,7 @@ class Transaction(Payment):
     """
 
     type: TransactionType
-    """The type of the transaction. See the types of transactions."""
+    """The type of the transaction. `/docs/reference` explains each type."""
     policy_id: PolicyId | None
     """The policy that judged the transaction. For a single funding or withdrawal, it is the wallet's policy at the
     time. Null if none judged it.
@@ -167,7 +167,7 @@ class Transaction(Payment):
     """The rule that a refused transaction broke."""
     refusals: Annotated[int | None, example(1)]
     """The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an
-    hour. Null for other rows, and for refusals before this version.
+    hour. Null for other rows, and for refusals that were recorded before this field was introduced.
     """
     x402: PaidFor | None
     """The paid resource without the protocol, if this is an x402 payment; null otherwise."""

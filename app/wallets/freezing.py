@@ -82,7 +82,7 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
     known = await _known(service, org, wallet_id)
     state = await account_state(service, address, "Vault", sequence=0 if known is None else known.sequence)
     if state is None:
-        # Only the wallet's last event proves that it is gone. A stale or lying node must not end a freeze.
+        # Only the wallet's last event proves that the wallet is archived. A stale or lying node must not end a freeze.
         await service.catch_up()
         known = await _known(service, org, wallet_id)
         raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else stale_node_error()

@@ -40,7 +40,7 @@ PLAN_TYPES = (_FUND, FUND_BATCH, _WITHDRAW)
 #: More precise codes for errors of a transfer from a wallet to the reserve.
 _INSTEAD = {
     "wallet_insufficient_balance": "withdrawal_exceeds_balance",
-    # The amount `all` of an empty wallet.
+    # The program's error for a withdrawal of `all` from an empty wallet.
     "invalid_amount": "withdrawal_exceeds_balance",
 }
 

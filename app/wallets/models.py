@@ -153,7 +153,7 @@ class ListWallets(Page):
     """Query of the wallet list. `tags` is comma-separated; a wallet must have all of them."""
 
     status: WalletStatus | None = None
-    """The status of the wallets. See the statuses of wallets."""
+    """The status of the wallets. `/docs/reference` explains each status."""
     tags: TagList = Field(default=[])
     """Tags, separated by commas, none of them empty. A wallet must have all of them."""
 
@@ -162,9 +162,9 @@ class AttachedPolicy(ResponseBody):
     """The attached policy, as shown with a wallet."""
 
     policy_id: PolicyId
-    """The policy's id, under both names. It begins with `pol_`."""
+    """The policy's id, which begins with `pol_`. `id` and `policy_id` are equal."""
     id: Annotated[PolicyId, ReadFrom("policy_id")]
-    """The policy's id, under both names. It begins with `pol_`."""
+    """The policy's id, which begins with `pol_`. `id` and `policy_id` are equal."""
     name: Annotated[str, example("Shopping")]
     """The name as last set."""
     max_per_tx: Annotated[Usdc | None, ReadFrom("rules.max_per_tx")]
@@ -183,9 +183,9 @@ class Wallet(ResponseBody):
     """
 
     wallet_id: WalletId
-    """The wallet's id, under both names. It begins with `wal_`."""
+    """The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal."""
     id: Annotated[WalletId, ReadFrom("wallet_id")]
-    """The wallet's id, under both names. It begins with `wal_`."""
+    """The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal."""
     chain_address: Annotated[str, ReadFrom("vault"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
     """The address of the vault on the chain."""
     agent_id: Annotated[TextOrEmpty, example("agent-7")]
@@ -204,10 +204,11 @@ class Wallet(ResponseBody):
     budget_id: BudgetId | None
     """The id of the budget that the wallet shares; null if none."""
     warnings: Warnings
-    """A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`.
+    """A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or
+    `velocity_cap`.
     """
     status: WalletStatus
-    """The status of the wallet. See the statuses of wallets."""
+    """The status of the wallet. `/docs/reference` explains each status."""
     tags: Annotated[list[str], example(["shop"])]
     """The tags as last set."""
     created_at: Time
@@ -239,7 +240,7 @@ class WalletSol(ResponseBody):
     resets_at: Time
     """The next midnight UTC, when `spent_today` begins again at 0."""
     held: Sol
-    """The rent in its open escrows and allowances, which returns when they are settled."""
+    """The rent in the wallet's open escrows and allowances. The rent returns when they are settled."""
     sol_held_per_wallet: Sol | None
     """The limit of `held`. Null means no limit."""
 

@@ -244,7 +244,7 @@ async def update(
     if body.brakes or body.label is not None or body.tags is not None:
         refuse_unneeded_offline(claim)
     done = claim.first_called_at is not None or (claim.attempt is not None and claim.attempt.status == "confirmed")
-    # If the change was already carried out, only its freeze is made again.
+    # If an earlier run has carried out the change, make only its freeze again.
     freezes = body.brakes and (done or (body.policy_id is None and not body.moves))
     if freezes:
         await freeze(service, principal, claim, wallet_id)
@@ -323,5 +323,5 @@ def shown(found: WalletRecord) -> WalletDetail:
 
 
 def _summary(found: WalletRecord) -> Wallet:
-    """Return a wallet in the form of lists."""
+    """Return a wallet in the form that lists of wallets contain."""
     return Wallet.of(found, warnings=warnings(found))

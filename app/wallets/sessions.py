@@ -22,7 +22,8 @@ from app.submission.plan import Plan, PlanType
 from app.wallets import service as wallets
 from app.wallets.models import RotateToken, SessionToken
 
-#: Superseded: the token of an earlier rotation is lost, and the new token replaces it in any case.
+#: A rotation may be superseded by a newer one: the earlier rotation's token is lost, and the newer token replaces it in
+#: any case.
 _ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True, stops=True)
 PLAN_TYPES = (_ROTATE,)
 _ROTATIONS = (

@@ -117,7 +117,7 @@ async def replay(service: Service, principal: Principal, claim: Claim, webhook_i
     wanted = await service.db.read(read, in_thread=True)
     if len(wanted) > MAX_REPLAY:
         raise RequestError("invalid_request", f"to: the period has more than {MAX_REPLAY:,} events; shorten it.")
-    # In feed order, because the first batches are already sent while later ones are queued.
+    # Queue the events in feed order, because the first batches are already sent while later ones are queued.
     wanted.sort(key=lambda one: one.position)
 
     def store(conn: Connection, batch: Sequence[DeliveryRecord]) -> None:

@@ -78,7 +78,7 @@ class Dispatcher(Periodic):
             if webhook_id not in self._serving:
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
         if now >= self._purge_at:
-            # Set before the purge, so that a failing purge is not repeated at every tick.
+            # Set the time of the next purge before this one, so that a failing purge is not repeated at every tick.
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now

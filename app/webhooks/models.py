@@ -71,9 +71,9 @@ class UpdateWebhook(UpdateBody):
     """
 
     url: Url | None = None
-    """The new URL. If omitted, the URL stays."""
+    """The new URL. If this is omitted, the URL stays the same."""
     events: EventNames | None = None
-    """The new list of subscribed events. If omitted, the list stays."""
+    """The new list of subscribed events. If this is omitted, the list stays the same."""
     status: Annotated[Literal["enabled"] | None, example("enabled")] = None
     """The new status: `enabled` ends the pause of a degraded webhook and sends its queue."""
 
@@ -98,15 +98,15 @@ class Webhook(ResponseBody):
     """A webhook. A degraded webhook is paused. Its queue is kept for 90 days, and sent once it is enabled again."""
 
     webhook_id: WebhookId
-    """The webhook's id, under both names. It begins with `wh_`."""
+    """The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal."""
     id: Annotated[WebhookId, ReadFrom("webhook_id")]
-    """The webhook's id, under both names. It begins with `wh_`."""
+    """The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal."""
     url: Annotated[str, example("https://example.com/agent-vault")]
     """The URL as set."""
     events: Annotated[list[str], example(["transaction.completed", "wallet.frozen"])]
     """The subscribed events as set; `*` means all events."""
     status: WebhookStatus
-    """The status of the webhook. See the statuses of webhooks."""
+    """The status of the webhook. `/docs/reference` explains each status."""
     created_at: Time
     """The time of the creation."""
     updated_at: Time
@@ -152,9 +152,9 @@ class Delivery(ResponseBody):
     """
 
     delivery_id: DeliveryId
-    """The delivery's id, under both names. It begins with `dlv_`."""
+    """The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal."""
     id: Annotated[DeliveryId, ReadFrom("delivery_id")]
-    """The delivery's id, under both names. It begins with `dlv_`."""
+    """The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal."""
     webhook_id: WebhookId
     """The webhook."""
     event_id: EventId

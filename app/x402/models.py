@@ -39,7 +39,10 @@ Content = Annotated[str, StringConstraints(max_length=49_152)]
 
 
 def _by_name(value: object) -> object:
-    """Return a list of headers as an object. Raises ``headers`` for any other list or a repeated name."""
+    """Return a list of headers as an object.
+
+    Raises the validation error ``headers`` for any other list or a repeated name.
+    """
     if not isinstance(value, list):
         return value
     named = [one for one in value if isinstance(one, dict) and one.keys() == _NAMED.keys()]

@@ -82,7 +82,7 @@ class Payer:
         """Return an error for each offer that the policy's allowlist can never permit, by the keys of ``offers``.
 
         If only a domain on the allowlist can permit the recipient, the URL's host must be listed, and the recipient
-        must be the host's attested address. A violation of this is an ``x402_host_not_allowed``.
+        must be the host's attested address. If they are not, the error is ``x402_host_not_allowed``.
         """
         found = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
         listed = (await with_recipients(self.service, found)).allowed_recipients

@@ -112,7 +112,7 @@ def test_signing_key_that_could_lose_its_sol_is_refused(stage: Stage) -> None:
 
 
 def test_fee_payer_that_is_the_signing_key_is_refused(stage: Stage) -> None:
-    _refused(stage, stage.raw(stage.change, payer=stage.address), "would pay its fee")
+    _refused(stage, stage.raw(stage.change, payer=stage.address), "would pay the transaction's fee")
 
 
 def test_instruction_of_another_program_is_refused(stage: Stage) -> None:

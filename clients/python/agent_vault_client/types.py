@@ -197,11 +197,11 @@ class AttachedPolicy(TypedDict):
 
     policy_id: str
     """
-    The policy's id, under both names. It begins with `pol_`.
+    The policy's id, which begins with `pol_`. `id` and `policy_id` are equal.
     """
     id: str
     """
-    The policy's id, under both names. It begins with `pol_`.
+    The policy's id, which begins with `pol_`. `id` and `policy_id` are equal.
     """
     name: str
     """
@@ -890,8 +890,8 @@ class DisputeEscrow(TypedDict):
     """
     Body of a dispute. `walletId` names the side that an operator's key acts for.
 
-    By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token the
-    operator signs, and the chain counts this as the one dispute of the paying side.
+    By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token, the
+    operator signs, and the chain counts the dispute as the paying side's only one.
     """
 
     reason: str
@@ -1122,7 +1122,7 @@ class EscrowTerms(TypedDict):
 
 class Event(TypedDict):
     """
-    One event. Its other members are the fields of its type.
+    One event. Besides these members, an event has the fields that belong to its type.
     """
 
     event_id: str
@@ -1923,11 +1923,11 @@ class Payment(TypedDict):
 
     tx_id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     wallet_id: str
     """
@@ -1947,7 +1947,7 @@ class Payment(TypedDict):
     """
     status: Literal['pending', 'confirmed', 'blocked', 'failed']
     """
-    The status of the payment. See the statuses of transactions.
+    The status of the payment. `/docs/reference` explains each status.
     """
     tx_signature: str | None
     """
@@ -2007,7 +2007,9 @@ class PersonList(TypedDict):
 
 class Policy(TypedDict):
     """
-    A policy. `version` increases with every change of its rules. No two policies of an organisation share one.
+    A policy. `version` increases with every change of its rules.
+
+    No two policies of an organisation share a version number.
     """
 
     policy_id: str
@@ -2398,11 +2400,11 @@ class QuickPayment(TypedDict):
 
     tx_id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     wallet_id: str
     """
@@ -2422,7 +2424,7 @@ class QuickPayment(TypedDict):
     """
     status: Literal['pending', 'confirmed', 'blocked', 'failed']
     """
-    The status of the payment. See the statuses of transactions.
+    The status of the payment. `/docs/reference` explains each status.
     """
     tx_signature: str | None
     """
@@ -2555,7 +2557,7 @@ class RejectApproval(TypedDict):
 
 class RemovedPerson(TypedDict):
     """
-    A removed person, and the keys and people in force that they created, directly or through others.
+    A removed person, and the active API keys and people that this person created, directly or through others.
     """
 
     person_id: str
@@ -2580,7 +2582,7 @@ class RemovedPerson(TypedDict):
     """
     descendants: list[Descendant]
     """
-    The keys and people in force that the person created, directly or through others. With `endDescendants` they have ended.
+    The active API keys and people that the person created, directly or through others. With `endDescendants`, they have been ended by this request.
     """
 
 
@@ -2661,7 +2663,9 @@ class RestrictKeys(TypedDict):
 
 class RestrictedKeys(TypedDict):
     """
-    The requirement for new API keys. `required` is true if they need an expiry and allowed addresses.
+    The organisation's setting for new API keys.
+
+    `required` is true if a new key needs an expiry and allowed addresses.
     """
 
     required: bool
@@ -2800,7 +2804,7 @@ class RuleVerdict(TypedDict):
     """
     headroom: str | None
     """
-    The headroom of the limit before this payment. Null if the rule has no such amount.
+    The headroom of the limit before this payment. Null if the rule has no limit in money or numbers.
     """
     retry_at: str | None
     """
@@ -2890,11 +2894,11 @@ class SimulatePayment(TypedDict):
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    It has no effect in a simulation. The response contains a warning about a recipient without a known owner. By default `false`.
+    Has no effect in a simulation, which warns about a recipient without a known owner instead of refusing it. By default `false`.
     """
     after_restore: NotRequired[bool]
     """
-    It has no effect in a simulation. By default `false`.
+    Has no effect in a simulation. In a payment, it confirms that you have checked for an earlier payment. By default `false`.
     """
 
 
@@ -3272,11 +3276,11 @@ class UpdateWebhook(TypedDict):
 
     url: NotRequired[str]
     """
-    The new URL. If omitted, the URL stays.
+    The new URL. If this is omitted, the URL stays the same.
     """
     events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
     """
-    The new list of subscribed events. If omitted, the list stays.
+    The new list of subscribed events. If this is omitted, the list stays the same.
     """
     status: NotRequired[Literal['enabled']]
     """
@@ -3336,11 +3340,11 @@ class Wallet(TypedDict):
 
     wallet_id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     chain_address: str
     """
@@ -3372,11 +3376,11 @@ class Wallet(TypedDict):
     """
     warnings: list[str]
     """
-    A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`.
+    A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`.
     """
     status: Literal['active', 'idle', 'policy_violation', 'frozen', 'unfunded', 'archived']
     """
-    The status of the wallet. See the statuses of wallets.
+    The status of the wallet. `/docs/reference` explains each status.
     """
     tags: list[str]
     """
@@ -3470,11 +3474,11 @@ class WalletDetail(TypedDict):
 
     wallet_id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     chain_address: str
     """
@@ -3506,11 +3510,11 @@ class WalletDetail(TypedDict):
     """
     warnings: list[str]
     """
-    A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`.
+    A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`.
     """
     status: Literal['active', 'idle', 'policy_violation', 'frozen', 'unfunded', 'archived']
     """
-    The status of the wallet. See the statuses of wallets.
+    The status of the wallet. `/docs/reference` explains each status.
     """
     tags: list[str]
     """
@@ -3575,7 +3579,7 @@ class WalletSol(TypedDict):
     """
     held: str
     """
-    The rent in its open escrows and allowances, which returns when they are settled.
+    The rent in the wallet's open escrows and allowances. The rent returns when they are settled.
     """
     sol_held_per_wallet: str | None
     """
@@ -3590,11 +3594,11 @@ class Webhook(TypedDict):
 
     webhook_id: str
     """
-    The webhook's id, under both names. It begins with `wh_`.
+    The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal.
     """
     id: str
     """
-    The webhook's id, under both names. It begins with `wh_`.
+    The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal.
     """
     url: str
     """
@@ -3606,7 +3610,7 @@ class Webhook(TypedDict):
     """
     status: Literal['enabled', 'degraded', 'deleted']
     """
-    The status of the webhook. See the statuses of webhooks.
+    The status of the webhook. `/docs/reference` explains each status.
     """
     created_at: str
     """
@@ -3648,11 +3652,11 @@ class WebhookWithSecret(TypedDict):
 
     webhook_id: str
     """
-    The webhook's id, under both names. It begins with `wh_`.
+    The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal.
     """
     id: str
     """
-    The webhook's id, under both names. It begins with `wh_`.
+    The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal.
     """
     url: str
     """
@@ -3664,7 +3668,7 @@ class WebhookWithSecret(TypedDict):
     """
     status: Literal['enabled', 'degraded', 'deleted']
     """
-    The status of the webhook. See the statuses of webhooks.
+    The status of the webhook. `/docs/reference` explains each status.
     """
     created_at: str
     """
@@ -3694,7 +3698,7 @@ class WithdrawDispute(TypedDict):
 
     wallet_id: NotRequired[str | None]
     """
-    The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the dispute of either wallet.
+    With an operator's key and a session token, the wallet of that token. Without a token, the operator withdraws the dispute of either wallet.
     """
 
 
@@ -3726,11 +3730,11 @@ class Withdrawn(TypedDict):
 
     wallet_id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     id: str
     """
-    The wallet's id, under both names. It begins with `wal_`.
+    The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal.
     """
     chain_address: str
     """
@@ -3762,11 +3766,11 @@ class Withdrawn(TypedDict):
     """
     warnings: list[str]
     """
-    A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`.
+    A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`.
     """
     status: Literal['active', 'idle', 'policy_violation', 'frozen', 'unfunded', 'archived']
     """
-    The status of the wallet. See the statuses of wallets.
+    The status of the wallet. `/docs/reference` explains each status.
     """
     tags: list[str]
     """
@@ -3903,7 +3907,7 @@ class ListWalletsQuery(TypedDict):
     """
     status: NotRequired[Literal['active', 'idle', 'policy_violation', 'frozen', 'unfunded', 'archived']]
     """
-    The status of the wallets. See the statuses of wallets.
+    The status of the wallets. `/docs/reference` explains each status.
     """
     tags: NotRequired[str]
     """
@@ -4047,7 +4051,7 @@ class ListEventsQuery(TypedDict):
     """
     wallet_id: NotRequired[str]
     """
-    The wallet of the events.
+    The wallet that the events are about.
     """
     severity: NotRequired[Literal['info', 'warning', 'critical']]
     """
@@ -4732,7 +4736,7 @@ class ComparedSpending(TypedDict):
     """
     data: list[SpendingRow]
     """
-    The groups with payments or refusals: every such day or month, but at most 100 other groups.
+    The groups that have payments or refusals. All such days or months are listed, but at most 100 groups of any other kind.
     """
     total: SpendingSums
     """
@@ -4749,11 +4753,11 @@ class Delivery(TypedDict):
 
     delivery_id: str
     """
-    The delivery's id, under both names. It begins with `dlv_`.
+    The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal.
     """
     id: str
     """
-    The delivery's id, under both names. It begins with `dlv_`.
+    The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal.
     """
     webhook_id: str
     """
@@ -5139,7 +5143,7 @@ class Spending(TypedDict):
     """
     data: list[SpendingRow]
     """
-    The groups with payments or refusals: every such day or month, but at most 100 other groups.
+    The groups that have payments or refusals. All such days or months are listed, but at most 100 groups of any other kind.
     """
     total: SpendingSums
     """
@@ -5166,11 +5170,11 @@ class Transaction(TypedDict):
 
     tx_id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal.
     """
     wallet_id: str
     """
@@ -5190,7 +5194,7 @@ class Transaction(TypedDict):
     """
     status: Literal['pending', 'confirmed', 'blocked', 'failed']
     """
-    The status of the payment. See the statuses of transactions.
+    The status of the payment. `/docs/reference` explains each status.
     """
     tx_signature: str | None
     """
@@ -5214,7 +5218,7 @@ class Transaction(TypedDict):
     """
     type: Literal['payment', 'funding', 'withdrawal', 'a2a_send', 'a2a_receive', 'escrow_lock', 'escrow_release', 'escrow_refund']
     """
-    The type of the transaction. See the types of transactions.
+    The type of the transaction. `/docs/reference` explains each type.
     """
     policy_id: str | None
     """
@@ -5238,7 +5242,7 @@ class Transaction(TypedDict):
     """
     refusals: int | None
     """
-    The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals before this version.
+    The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals that were recorded before this field was introduced.
     """
     x402: PaidFor | None
     """

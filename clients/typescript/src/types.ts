@@ -221,9 +221,9 @@ export interface components {
         };
         /** @description The attached policy, as shown with a wallet. */
         AttachedPolicy: {
-            /** @description The policy's id, under both names. It begins with `pol_`. */
+            /** @description The policy's id, which begins with `pol_`. `id` and `policy_id` are equal. */
             policy_id: string;
-            /** @description The policy's id, under both names. It begins with `pol_`. */
+            /** @description The policy's id, which begins with `pol_`. `id` and `policy_id` are equal. */
             id: string;
             /** @description The name as last set. */
             name: string;
@@ -476,7 +476,7 @@ export interface components {
             from_date: string;
             /** @description The UTC day after the last. */
             to_date: string;
-            /** @description The groups with payments or refusals: every such day or month, but at most 100 other groups. */
+            /** @description The groups that have payments or refusals. All such days or months are listed, but at most 100 groups of any other kind. */
             data: components["schemas"]["SpendingRow"][];
             /** @description The sums of the whole period. A payment counts once, even with several tags. */
             total: components["schemas"]["SpendingSums"];
@@ -669,9 +669,9 @@ export interface components {
          *     `attempt` starts at 1 again whenever the delivery is resent, replayed or resumed after a pause.
          */
         Delivery: {
-            /** @description The delivery's id, under both names. It begins with `dlv_`. */
+            /** @description The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal. */
             delivery_id: string;
-            /** @description The delivery's id, under both names. It begins with `dlv_`. */
+            /** @description The delivery's id, which begins with `dlv_`. `id` and `delivery_id` are equal. */
             id: string;
             /** @description The webhook. */
             webhook_id: string;
@@ -747,8 +747,8 @@ export interface components {
         /**
          * @description Body of a dispute. `walletId` names the side that an operator's key acts for.
          *
-         *     By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token the
-         *     operator signs, and the chain counts this as the one dispute of the paying side.
+         *     By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token, the
+         *     operator signs, and the chain counts the dispute as the paying side's only one.
          */
         DisputeEscrow: {
             /** @description The reason for the dispute. Its hash is stored on the chain. */
@@ -869,7 +869,7 @@ export interface components {
             /** @description The organisation's key for disputes at the time of the refused request. */
             arbiter: string;
         };
-        /** @description One event. Its other members are the fields of its type. */
+        /** @description One event. Besides these members, an event has the fields that belong to its type. */
         Event: {
             /** @description The id of the event. It is the same each time the event is sent. */
             event_id: string;
@@ -1427,9 +1427,9 @@ export interface components {
         };
         /** @description A payment in the response to its request. */
         Payment: {
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             tx_id: string;
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             id: string;
             /** @description The paying wallet. */
             wallet_id: string;
@@ -1440,7 +1440,7 @@ export interface components {
             /** @description The currency, always `USDC`. */
             currency: string;
             /**
-             * @description The status of the payment. See the statuses of transactions.
+             * @description The status of the payment. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "pending" | "confirmed" | "blocked" | "failed";
@@ -1471,7 +1471,11 @@ export interface components {
             /** @description Always null, because the list has a single page. */
             next_cursor?: string | null;
         };
-        /** @description A policy. `version` increases with every change of its rules. No two policies of an organisation share one. */
+        /**
+         * @description A policy. `version` increases with every change of its rules.
+         *
+         *     No two policies of an organisation share a version number.
+         */
         Policy: {
             /** @description The policy's id. It begins with `pol_`. */
             policy_id: string;
@@ -1813,9 +1817,9 @@ export interface components {
         };
         /** @description A payment with `signature`, the quickstart's name for `tx_signature`. */
         QuickPayment: {
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             tx_id: string;
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             id: string;
             /** @description The paying wallet. */
             wallet_id: string;
@@ -1826,7 +1830,7 @@ export interface components {
             /** @description The currency, always `USDC`. */
             currency: string;
             /**
-             * @description The status of the payment. See the statuses of transactions.
+             * @description The status of the payment. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "pending" | "confirmed" | "blocked" | "failed";
@@ -1951,7 +1955,7 @@ export interface components {
             /** @description The reason, shown to the agent. */
             reason?: string | null;
         };
-        /** @description A removed person, and the keys and people in force that they created, directly or through others. */
+        /** @description A removed person, and the active API keys and people that this person created, directly or through others. */
         RemovedPerson: {
             /** @description The id of the person. */
             person_id: string;
@@ -1966,7 +1970,7 @@ export interface components {
             created_at: string;
             /** @description The inviter, as type and id. For a first person without an invitation, the admin key. Null if the person joined before this field was introduced. */
             created_by: components["schemas"]["Actor"] | null;
-            /** @description The keys and people in force that the person created, directly or through others. With `endDescendants` they have ended. */
+            /** @description The active API keys and people that the person created, directly or through others. With `endDescendants`, they have been ended by this request. */
             descendants: components["schemas"]["Descendant"][];
         };
         /** @description The number of queued events. It includes events that were queued before. */
@@ -2007,7 +2011,11 @@ export interface components {
             /** @description True to require `expiresAt` and `allowedAddresses` of new API keys, with no network wider than /8 (IPv4) or /32 (IPv6). */
             required: boolean;
         };
-        /** @description The requirement for new API keys. `required` is true if they need an expiry and allowed addresses. */
+        /**
+         * @description The organisation's setting for new API keys.
+         *
+         *     `required` is true if a new key needs an expiry and allowed addresses.
+         */
         RestrictedKeys: {
             /** @description True if new API keys need an expiry and allowed addresses. */
             required: boolean;
@@ -2087,7 +2095,7 @@ export interface components {
             limit: string | null;
             /** @description The value that the payment would reach. Null if the rule is not set. */
             attempted: string | null;
-            /** @description The headroom of the limit before this payment. Null if the rule has no such amount. */
+            /** @description The headroom of the limit before this payment. Null if the rule has no limit in money or numbers. */
             headroom: string | null;
             /** @description The first time when this rule lets the payment pass; the present time if it passes now. Null if waiting does not help. */
             retry_at: string | null;
@@ -2136,9 +2144,9 @@ export interface components {
             currency?: "USDC";
             /** @description The payment's note. It has no effect in a simulation. */
             memo?: string | null;
-            /** @description It has no effect in a simulation. The response contains a warning about a recipient without a known owner. By default `false`. */
+            /** @description Has no effect in a simulation, which warns about a recipient without a known owner instead of refusing it. By default `false`. */
             allowUnverifiedRecipient?: boolean;
-            /** @description It has no effect in a simulation. By default `false`. */
+            /** @description Has no effect in a simulation. In a payment, it confirms that you have checked for an earlier payment. By default `false`. */
             afterRestore?: boolean;
         };
         /**
@@ -2209,7 +2217,7 @@ export interface components {
             from_date: string;
             /** @description The UTC day after the last. */
             to_date: string;
-            /** @description The groups with payments or refusals: every such day or month, but at most 100 other groups. */
+            /** @description The groups that have payments or refusals. All such days or months are listed, but at most 100 groups of any other kind. */
             data: components["schemas"]["SpendingRow"][];
             /** @description The sums of the whole period. A payment counts once, even with several tags. */
             total: components["schemas"]["SpendingSums"];
@@ -2263,9 +2271,9 @@ export interface components {
          *     other rows.
          */
         Transaction: {
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             tx_id: string;
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id, which begins with `tx_`. `id` and `tx_id` are equal. */
             id: string;
             /** @description The paying wallet. */
             wallet_id: string;
@@ -2276,7 +2284,7 @@ export interface components {
             /** @description The currency, always `USDC`. */
             currency: string;
             /**
-             * @description The status of the payment. See the statuses of transactions.
+             * @description The status of the payment. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "pending" | "confirmed" | "blocked" | "failed";
@@ -2291,7 +2299,7 @@ export interface components {
             /** @description The time of the request. */
             timestamp: string;
             /**
-             * @description The type of the transaction. See the types of transactions.
+             * @description The type of the transaction. `/docs/reference` explains each type.
              * @enum {string}
              */
             type: "payment" | "funding" | "withdrawal" | "a2a_send" | "a2a_receive" | "escrow_lock" | "escrow_release" | "escrow_refund";
@@ -2305,7 +2313,7 @@ export interface components {
             explorer_url_2: string | null;
             /** @description The rule that a refused transaction broke. */
             violation: components["schemas"]["Violation"] | null;
-            /** @description The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals before this version. */
+            /** @description The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals that were recorded before this field was introduced. */
             refusals: number | null;
             /** @description The paid resource without the protocol, if this is an x402 payment; null otherwise. */
             x402: components["schemas"]["PaidFor"] | null;
@@ -2421,9 +2429,9 @@ export interface components {
          *     The `status` `enabled` ends a pause and sends the queue immediately.
          */
         UpdateWebhook: {
-            /** @description The new URL. If omitted, the URL stays. */
+            /** @description The new URL. If this is omitted, the URL stays the same. */
             url?: string;
-            /** @description The new list of subscribed events. If omitted, the list stays. */
+            /** @description The new list of subscribed events. If this is omitted, the list stays the same. */
             events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
             /**
              * @description The new status: `enabled` ends the pause of a degraded webhook and sends its queue.
@@ -2458,9 +2466,9 @@ export interface components {
          *     allowance is settled.
          */
         Wallet: {
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             wallet_id: string;
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             id: string;
             /** @description The address of the vault on the chain. */
             chain_address: string;
@@ -2476,10 +2484,10 @@ export interface components {
             policy: components["schemas"]["AttachedPolicy"];
             /** @description The id of the budget that the wallet shares; null if none. */
             budget_id: string | null;
-            /** @description A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`. */
+            /** @description A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`. */
             warnings: string[];
             /**
-             * @description The status of the wallet. See the statuses of wallets.
+             * @description The status of the wallet. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "active" | "idle" | "policy_violation" | "frozen" | "unfunded" | "archived";
@@ -2527,9 +2535,9 @@ export interface components {
         };
         /** @description A wallet in the responses to get, update and archive. */
         WalletDetail: {
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             wallet_id: string;
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             id: string;
             /** @description The address of the vault on the chain. */
             chain_address: string;
@@ -2545,10 +2553,10 @@ export interface components {
             policy: components["schemas"]["AttachedPolicy"];
             /** @description The id of the budget that the wallet shares; null if none. */
             budget_id: string | null;
-            /** @description A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`. */
+            /** @description A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`. */
             warnings: string[];
             /**
-             * @description The status of the wallet. See the statuses of wallets.
+             * @description The status of the wallet. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "active" | "idle" | "policy_violation" | "frozen" | "unfunded" | "archived";
@@ -2585,23 +2593,23 @@ export interface components {
             sol_per_wallet_day: string | null;
             /** @description The next midnight UTC, when `spent_today` begins again at 0. */
             resets_at: string;
-            /** @description The rent in its open escrows and allowances, which returns when they are settled. */
+            /** @description The rent in the wallet's open escrows and allowances. The rent returns when they are settled. */
             held: string;
             /** @description The limit of `held`. Null means no limit. */
             sol_held_per_wallet: string | null;
         };
         /** @description A webhook. A degraded webhook is paused. Its queue is kept for 90 days, and sent once it is enabled again. */
         Webhook: {
-            /** @description The webhook's id, under both names. It begins with `wh_`. */
+            /** @description The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal. */
             webhook_id: string;
-            /** @description The webhook's id, under both names. It begins with `wh_`. */
+            /** @description The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal. */
             id: string;
             /** @description The URL as set. */
             url: string;
             /** @description The subscribed events as set; `*` means all events. */
             events: string[];
             /**
-             * @description The status of the webhook. See the statuses of webhooks.
+             * @description The status of the webhook. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "enabled" | "degraded" | "deleted";
@@ -2623,16 +2631,16 @@ export interface components {
         };
         /** @description A webhook with its signing secret. Only creation, rotation and their replays show the secret. */
         WebhookWithSecret: {
-            /** @description The webhook's id, under both names. It begins with `wh_`. */
+            /** @description The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal. */
             webhook_id: string;
-            /** @description The webhook's id, under both names. It begins with `wh_`. */
+            /** @description The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal. */
             id: string;
             /** @description The URL as set. */
             url: string;
             /** @description The subscribed events as set; `*` means all events. */
             events: string[];
             /**
-             * @description The status of the webhook. See the statuses of webhooks.
+             * @description The status of the webhook. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "enabled" | "degraded" | "deleted";
@@ -2652,7 +2660,7 @@ export interface components {
          *     withdraws the dispute of either wallet.
          */
         WithdrawDispute: {
-            /** @description The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the dispute of either wallet. */
+            /** @description With an operator's key and a session token, the wallet of that token. Without a token, the operator withdraws the dispute of either wallet. */
             walletId?: string | null;
         };
         /** @description Body of a withdrawal to the reserve. */
@@ -2673,9 +2681,9 @@ export interface components {
          *     While `transaction_status` is `pending`, the movement is not confirmed yet.
          */
         Withdrawn: {
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             wallet_id: string;
-            /** @description The wallet's id, under both names. It begins with `wal_`. */
+            /** @description The wallet's id, which begins with `wal_`. `id` and `wallet_id` are equal. */
             id: string;
             /** @description The address of the vault on the chain. */
             chain_address: string;
@@ -2691,10 +2699,10 @@ export interface components {
             policy: components["schemas"]["AttachedPolicy"];
             /** @description The id of the budget that the wallet shares; null if none. */
             budget_id: string | null;
-            /** @description A warning if the wallet might use up its budget alone, because its policy lacks `max_per_day` or `velocity_cap`. */
+            /** @description A warning if this one wallet might use up the whole budget, because its policy lacks `max_per_day` or `velocity_cap`. */
             warnings: string[];
             /**
-             * @description The status of the wallet. See the statuses of wallets.
+             * @description The status of the wallet. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "active" | "idle" | "policy_violation" | "frozen" | "unfunded" | "archived";
@@ -2778,7 +2786,7 @@ export interface components {
             /** @description The value of `next_cursor` on the previous page. */
             cursor?: string;
             /**
-             * @description The status of the wallets. See the statuses of wallets.
+             * @description The status of the wallets. `/docs/reference` explains each status.
              * @enum {string}
              */
             status?: "active" | "idle" | "policy_violation" | "frozen" | "unfunded" | "archived";
@@ -2865,7 +2873,7 @@ export interface components {
             type?: string;
             /** @description The same as `type`. Send only one of them. */
             event?: string;
-            /** @description The wallet of the events. */
+            /** @description The wallet that the events are about. */
             walletId?: string;
             /**
              * @description The severity of the events.
