@@ -16,7 +16,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class ByteArray:
-    """The type `[u8; length]`. Its values are `bytes`."""
+    """The type `[u8; length]`. A value is a `bytes` object."""
 
     length: int
 
@@ -45,7 +45,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named fields in order. Its values are dictionaries."""
+    """A struct: named fields in a fixed order. A value is a dictionary."""
 
     name: str
     fields: tuple[tuple[str, "IdlType"], ...]
@@ -53,7 +53,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """A choice without payload, encoded in one byte. Its values are the names of the variants."""
+    """An enum with variants that have no fields, encoded in one byte. A value is the name of a variant."""
 
     name: str
     variants: tuple[str, ...]

@@ -45,8 +45,8 @@ _LATE_EVERY = 5
 class Indexer:
     """Stores the program's events: first all past events, then new ones as they are confirmed.
 
-    It belongs to the event loop in which it was started. Read with the awaitable methods, because the database may be
-    behind a network. Use `store` itself only in the thread of that loop.
+    An indexer belongs to the event loop in which it was started. Read with the awaitable methods, because the database
+    may be behind a network. Use `store` itself only in the thread of that loop.
     """
 
     def __init__(

@@ -219,7 +219,7 @@ class Reconciler:
                 self.doubted.pop(stream, None)
         gaps = {*self.doubted, *await self._events.look_up(lambda store: store.streams_with_gaps())}
         lasting, self._gaps, self._round = gaps & self._gaps, gaps, self._round + 1
-        # Doubted accounts come first, then the others in rotation, because strangers may have many.
+        # Accounts in `doubted` come first. The others take turns, because strangers' accounts may have many gaps.
         turn = sorted(lasting, key=lambda one: (one not in self.doubted, one <= self._turn, one))[:_STREAMS]
         self._turn = turn[-1] if turn else ""
         return sum([await self._fill(stream) for stream in turn])

@@ -16,11 +16,11 @@ _VAULTS = _VAULTS.join(wallets, wallets.c.wallet_id == _details.wallet_id)
 
 
 def names_of(connection: Connection, org: str, found: Sequence[TransactionRecord]) -> dict[str, Mapping[str, str]]:
-    """Return the names and labels of an organisation's transactions, by transaction id. Absent ones are missing.
+    """Return the names and labels of an organisation's transactions, by transaction id. Empty ones are left out.
 
-    `vault` and `agent` are the wallet's label and agent id now. `tag`, `budget` and `category` are the labels that the
-    transaction has kept: its tags, the name or id of its budget, and the code of the category. `payee` is the domain
-    of a registered recipient, or the label of a paid vault.
+    `vault` and `agent` are the wallet's current label and agent id. `tag`, `budget` and `category` are the labels that
+    the transaction has kept: its tags, the name or id of its budget, and the code of the category. `payee` is the
+    domain of a registered recipient, or the label of a paid vault.
     """
     wallet_ids, addresses = {one.wallet_id for one in found}, {one.recipient_address or "" for one in found}
     vaults, payees = {}, {}

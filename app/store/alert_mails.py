@@ -1,7 +1,7 @@
-"""E-mails of alerts: the queue and the outcomes. Times are Unix milliseconds.
+"""E-mails of alerts: the queue of e-mails and the outcome of each. Times are Unix milliseconds.
 
-As with webhook deliveries, one transaction queues the e-mails of some events and moves the alerts' own position in the
-feed past these events. Every committed event is therefore processed once, even if the process dies.
+As with webhook deliveries, one database transaction queues the e-mails of some events and moves the alerts' own
+position in the feed past these events. Every committed event is therefore processed once, even if the process dies.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,8 +38,8 @@ from app.store.values import get_value, put_value
 class Mail:
     """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts.
 
-    A summary replaces a number of `omitted` e-mails. Its `event_id` is an id of its own, because it is not about a
-    single event.
+    A summary is one e-mail in place of several `omitted` e-mails. The summary's `event_id` belongs to no event, because
+    a summary is not about a single event.
     """
 
     mail_id: str
@@ -74,7 +74,7 @@ _POSITION = "alerts.position"
 
 
 def begin(connection: Connection) -> None:
-    """Set the alerts' position to the end of the feed, unless they already have one."""
+    """Set the alerts' position in the feed to the end of the feed, unless a position is already stored."""
     if get_value(connection, _POSITION) is None:
         put_value(connection, _POSITION, str(last_position(connection)))
 
@@ -85,7 +85,7 @@ def unread(connection: Connection) -> bool:
 
 
 def read_feed(connection: Connection, types: Collection[str], limit: int) -> list[FeedEvent]:
-    """Return up to `limit` of the next events of these types, and move the position past them."""
+    """Return up to `limit` of the next events of these types, and move the alerts' position past them."""
     query = select(feed).where(feed.c.position > _position(connection), feed.c.type.in_(types))
     events = fetch_all(connection, FeedEvent, query.order_by(feed.c.position).limit(limit))
     last = events[-1].position if len(events) == limit else last_position(connection)
@@ -94,7 +94,10 @@ def read_feed(connection: Connection, types: Collection[str], limit: int) -> lis
 
 
 def queue(connection: Connection, mails: Sequence[Mail]) -> None:
-    """Queue e-mails, skipping those already queued for the same event and address. A summary replaces an older one."""
+    """Queue e-mails, skipping those already queued for the same event and address.
+
+    A summary replaces an older summary with the same id.
+    """
     for replace in (False, True):
         rows = [columns_of(one) for one in mails if (one.omitted is not None) == replace]
         upsert_all(connection, table, rows, keys=["mail_id"], replace=replace)
@@ -136,7 +139,10 @@ def record_sent(connection: Connection, mail: Mail, now: int) -> None:
 
 
 def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
-    """Store a failed attempt and schedule a retry as for webhooks. Return True if it was the last attempt."""
+    """Store a failed attempt to send an e-mail. Return True if it was the last attempt.
+
+    Otherwise schedule a retry, after the same pauses as for webhook deliveries.
+    """
     failed = mail.attempts + 1
     last = failed >= MAX_ATTEMPTS
     due = now if last else retry_at(failed, now)

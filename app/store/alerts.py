@@ -48,8 +48,8 @@ class AlertRule:
     """The rule for one alert type. Its `scope` is a wallet, or the organisation for all wallets without their own rule.
 
     `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
-    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert freezes the wallet.
-    `minutes` is the length of the period for counting refusals or new payees.
+    is off. If a wallet's `emails` are None, the organisation's addresses apply. With `freezes`, the alert freezes the
+    wallet. `minutes` is the length of the period for counting refusals or new payees.
     """
 
     scope: str
@@ -82,7 +82,7 @@ marks = Table(
     Column("type", String, primary_key=True),
     Column("event_id", String, nullable=False),
     Column("marked_at", BigInteger, nullable=False),
-    Column("count", Integer, doc="refused payments since marked_at"),
+    Column("count", Integer, doc="number of refused payments since marked_at"),
     Index("alert_marks_by_type", "type"),
 )
 

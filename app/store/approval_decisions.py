@@ -71,7 +71,7 @@ def last_passkey_use(connection: Connection, person_id: str) -> int | None:
 def author_of(connection: Connection, requester: Actor, *, agents: bool) -> Actor:
     """Return the author of a request: the person who created the requesting key, or the requester itself.
 
-    Without ``agents``, an agent's key is its own author.
+    If ``agents`` is False and an agent's key made the request, that key itself is the author.
     """
     while requester.type == "key" and (key := api_key_by_id(connection, requester.id)) is not None:
         if key.created_by is None or (key.role == "agent" and not agents):

@@ -12,7 +12,7 @@ from app.store.approval_requests import LIFETIME, REQUESTS, ApprovalRequest, New
 from app.store.feed import report_once
 from app.store.values import get_value, put_value
 
-#: The order of checking requests for their age. Stored positions have the time and id of the last one.
+#: The order in which requests are checked for their age. A stored position is the time and id of the last one checked.
 _ORDER = (table.c.created_at, table.c.approval_id)
 
 

@@ -50,11 +50,11 @@ _SLACK = 60 * 60 * 1000
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
-"""Limit of a wallet's undecided requests. One more replaces the oldest, so that a wallet can always ask."""
+"""Limit of a wallet's undecided requests. One more replaces the oldest, so that a new request is always possible."""
 MAX_PENDING_OF_ONE = MAX_PENDING // 4
 """Limit of a wallet's undecided requests made by one key or person.
 
-One more replaces the oldest by the same requester.
+One more request replaces the oldest one by the same requester.
 """
 
 
@@ -132,7 +132,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
     """Store a request and return its id, or return the id of an equal request that is pending or approved.
 
     Requests with an Approval at one of the addresses `unusable` do not count as equal. If the requester or the wallet
-    then has too many undecided requests, its oldest are deleted.
+    then has too many undecided requests, the oldest of these are deleted.
     """
     same = (
         table.c.wallet_id == new.wallet_id,

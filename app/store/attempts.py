@@ -196,7 +196,7 @@ def mark_braked(
 ) -> None:
     """Mark the pending attempts of these types as stopped by a brake of this kind.
 
-    `wallet_id` limits the change to one wallet, and `attested` to attempts signed by a session.
+    `wallet_id` limits the change to one wallet. `attested` limits it to attempts signed by a session authority.
     """
     query = update(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
     if wallet_id is not None:

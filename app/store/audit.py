@@ -58,7 +58,7 @@ table = Table(
     Column("request_id", String),
     Column("details", JSON, nullable=False),
     Column("hash", String, nullable=False),
-    # In list order, by number. The timestamp filters a period within the index.
+    # Entries are listed by number. The index ends with the timestamp, to filter a period without reading the rows.
     Index("audit_entries_by_actor", "log", "actor", "number", "timestamp"),
     Index("audit_entries_by_action", "log", "action", "number", "timestamp"),
     Index("audit_entries_by_object", "log", "object", "number", "timestamp"),
@@ -319,7 +319,7 @@ def _range(first: int, last: int) -> str:
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for these members of the filter. The index of the first given member of `_EQUAL` serves it."""
+    """Return the query of entries for these filter members. The first given member of `_EQUAL` selects its index."""
     equal = [name for name in _EQUAL if name in given]
     chosen = [
         (table.c[name] if place == 0 else unindexed(table.c[name])) == bindparam(name, type_=String)

@@ -34,15 +34,15 @@ ACTIONS: Mapping[str, str] = {
     "the `role`.",
     "key.create": "An API key was created.",
     "key.reissue": "The creation or rotation of an API key was repeated because its response was "
-    "lost; the key got a new secret.",
+    "lost. The key got a new secret.",
     "key.revoke": "An API key was revoked.",
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
     "key.use_outside": "An API key was used from an address that it does not allow. `details` has `operation` and "
     "`count`, for repeats also `since` and `networks`.",
-    "organization.limit": "The organisation's own limits in SOL were set. `details` has the new ones; null means the "
-    "limit of the service.",
+    "organization.limit": "The organisation's own limits in SOL were set. `details` has the new limits; null means "
+    "the service's limit.",
     "organization.pause": "A pause of the organisation was requested.",
-    "organization.restrict_keys": "The rule that new API keys need an end and allowed addresses was set. "
+    "organization.restrict_keys": "The rule that new API keys need an end and allowed addresses was set or lifted. "
     "`details` has `required`.",
     "organization.roles": "A change of role addresses or of the authority was requested. See `details`.",
     "organization.unpause": "An end of the organisation's pause was requested.",

@@ -18,7 +18,7 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """A budget. `unlimited` counts its wallets with a policy that lacks a daily or an hourly limit.
+    """A budget. `unlimited` is the number of its wallets with a policy that lacks a daily or an hourly limit.
 
     Each of these wallets alone may be able to use up the budget. `parent` is the address of the budget that this one is
     part of. `parent_id` and `parent_version` belong to the parent. `budget_count` is the number of this budget's parts.

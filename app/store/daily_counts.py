@@ -11,7 +11,7 @@ from app.core.timestamps import DAY
 from app.database.columns import metadata, upsert
 
 MAX_RECORDS = 1_000
-"""Number of records of one kind that a wallet may add in a UTC day, each with a row of its own."""
+"""Number of records of one kind that a wallet may add in a UTC day. Each record is a row in its table."""
 
 RecordKind = Literal["refusal", "request", "facilitator", "rotation", "approval"]
 """A refused expense, a request for a resource that cost nothing, a facilitator's first appearance, an agent's

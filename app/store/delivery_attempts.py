@@ -97,7 +97,7 @@ def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str
     return found
 
 
-# Built once: every attempt runs them.
+# Built once, because every attempt runs these statements.
 _OUTCOME = [name for name in DeliveryAttemptRecord.__dataclass_fields__ if name != "delivery_id"]
 _LOG = insert(table).from_select(
     ["delivery_id", *_OUTCOME],

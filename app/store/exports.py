@@ -150,7 +150,7 @@ def live(connection: Connection, org: str, by: Actor | None) -> LiveExports:
 
 
 def finish(connection: Connection, export_id: str, status: Literal["ready", "failed"], now: int, **given: Any) -> bool:
-    """Store the outcome of an export. `rows`, `reason`, `expires_at` and `manifest` become null unless `given`.
+    """Store the outcome of an export. `rows`, `reason`, `expires_at` and `manifest` become null unless passed.
 
     If the export already has an outcome, change nothing and return False.
     """

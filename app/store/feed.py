@@ -32,7 +32,7 @@ from app.database.records import fetch_all
 SEVERITIES = {kind.type: kind.severity for kind in EVENTS.values() if kind.type != "ping"}
 """The usual severity of each type of event. `EXCEPTIONS` has the second severity that some types have.
 
-A list filtered by severity or type misses an event with any other severity.
+A list filtered by severity or type searches only these two. It misses an event stored with another severity.
 """
 EXCEPTIONS = {kind.type: kind.exception.split()[0] for kind in EVENTS.values() if kind.exception}
 """Types of events that may have a second severity, and that severity."""
@@ -67,7 +67,7 @@ table = table_of(
     "feed",
     FeedEvent,
     UniqueConstraint("event_id"),
-    # As with transactions, each list reads one index in its order, or merges several.
+    # Each list of events reads one of these indexes in its order, or merges several, as lists of transactions do.
     Index("feed_newest", "org", "timestamp", "position"),
     Index("feed_by_kind", "org", "type", "severity", "timestamp", "position"),
     Index("feed_by_wallet", "wallet_id", "timestamp", "position"),

@@ -67,9 +67,9 @@ class FleetTotals:
 
 @dataclass(frozen=True, slots=True)
 class MonthlyCaps:
-    """The sum of the policies' caps per month over all wallets, in micro-USDC, and the number of wallets without one.
+    """The sum of the policies' monthly caps over the wallets, in micro-USDC, and the number of wallets without a cap.
 
-    A cap above 100 million USDC counts as none.
+    Archived wallets are left out. A cap above 100 million USDC counts as none.
     """
 
     wallets: int
@@ -247,7 +247,7 @@ def fleet(
     """
     parameters = {"org": org, "now": now}
     by, every = _BY[order], narrowed == FleetFilter()
-    # The ids first, because sorting ten thousand whole rows takes ten times as long.
+    # Sort only the ids first, because sorting ten thousand whole rows takes ten times as long.
     matching = literal(0) if every else func.count().over()
     query = _narrowed(select(table.c.wallet_id, matching.label("matching")), narrowed, order)
     query = query.order_by(*(one.desc() if descending else one.asc() for one in (by, table.c.wallet_id)))

@@ -27,7 +27,8 @@ FORGOTTEN = "transaction.forgotten"
 """The event that reports an on-chain transaction without an attempt."""
 _PREFIX = "restored_"
 RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PREFIX}gap_checked"
-"""Names of the guard's values: the time when it was last raised, the catch-up since, and the check of the gap.
+"""Names of the guard's values: the time when the guard was last raised, "yes" once the service has caught up since
+then, and the time when the gap was declared checked.
 
 For a check by one organisation, a colon and the organisation's address follow `CHECKED`.
 """

@@ -72,7 +72,7 @@ class BrowserSession:
     expires_at: int
     ended_at: int | None = None
     stepped_up_at: int | None = None
-    """When the person last confirmed their identity."""
+    """Time when the person last confirmed their identity."""
     address: str | None
     """The browser's IP address."""
     user_agent: str
@@ -271,8 +271,8 @@ def open_invitations(connection: Connection, org: str, now: int) -> list[Invitat
 def end_invitation(connection: Connection, invitation_id: str) -> None:
     """End an invitation by making it expire.
 
-    Older code also understands an expiry. The expiry time becomes the creation time, so that the invitation has expired
-    even for a request that began earlier or on a node with a slow clock.
+    The expiry is used because older code, which may still run, understands it. It is set to the creation time, so that
+    the invitation has expired even for a request that began earlier or on a node with a slow clock.
     """
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(expires_at=invitations.c.created_at))

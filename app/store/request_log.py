@@ -59,7 +59,7 @@ request_log = table_of(
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The number of refused requests and the Unix millisecond of the last one, or None if there is none."""
+    """The number of refused requests, and the Unix millisecond of the last one or, without any, None."""
 
     count: int
     last_at: int | None
@@ -111,7 +111,7 @@ def shorten(connection: Connection, kept: int, *, most: int) -> int:
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for these members of the filter. One of the table's indexes serves the list."""
+    """Return the query of requests for these members of the filter. One of the table's indexes serves the query."""
     table = request_log
     chosen = [table.c[name] == bindparam(name, type_=table.c[name].type) for name in sorted(given)]
     query = select(table).where(table.c.org == bindparam("org"), *chosen)

@@ -104,15 +104,15 @@ def label(connection: Connection, scope: _Scope, keys: Collection[str]) -> None:
 
 
 def label_attempt(connection: Connection, made: Mapping[str, Any], rule: str | None) -> None:
-    """Give the row of a new attempt its labels. The statement joins the writes before and after it if possible."""
+    """Give the row of a new attempt its labels. If possible, the write is sent together with those before and after."""
     values = {name: made[name] for name in _MADE} | {"rule": rule}
     execute_later(connection, _labelling(connection.dialect.name, None), [values])
 
 
 def count_attempt(connection: Connection, tx_id: str) -> None:
-    """Add the stored payment or escrow of an attempt to the sums. Call this when it is confirmed.
+    """Add the stored payment or escrow of an attempt to the sums. Call this when the attempt is confirmed.
 
-    As in `label_attempt`, the statement joins the writes before and after it if possible.
+    As in `label_attempt`, the write is sent together with those before and after it if possible.
     """
     execute_later(connection, _counting(connection.dialect.name, None), [{"tx_id": tx_id, "sign": 1}])
 
@@ -201,7 +201,7 @@ def _insert(dialect: str, target: Table) -> Any:
 def _labelling(dialect: str, scope: _Scope | None) -> Any:
     """Return the statement of `label` or `label_attempt`.
 
-    The statement skips rows that have labels, so that they keep them. Every labelled row has at least a category.
+    The statement skips rows that have labels, so that these labels stay. Every labelled row has at least a category.
     """
     if scope is None:
         kinds = {**{name: transactions.c[name].type for name in _MADE}, "rule": String()}

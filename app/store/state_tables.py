@@ -24,7 +24,7 @@ wallet_details = Table(
     Column("vault", String, nullable=False, unique=True),
     Column("agent_id", String, nullable=False),
     Column("label", String, nullable=False),
-    Column("tags", JSON, nullable=False, doc="as given, so that showing a wallet takes one query"),
+    Column("tags", JSON, nullable=False, doc="the tags as given, so that showing a wallet takes one query"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     UniqueConstraint("org", "agent_id"),

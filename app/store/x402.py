@@ -57,7 +57,7 @@ class IssuedPayment:
     fetched: bool
     """True if the service itself sends the header to the resource."""
     last_valid_block_height: int | None = None
-    """Last valid block height of the delegate's transfer; only in the lane allowance."""
+    """Last valid block height of the delegate's transfer; null in the settlement path `enforced`."""
     signature: str | None = None
     """Signature of the delegate's transfer, once the transfer is known to have landed."""
     slot: int | None = None
@@ -91,7 +91,7 @@ payloads = table_of(
     "x402_payloads",
     IssuedPayment,
     Index("x402_payloads_open", "closed_at", "created_at"),
-    # A payload is as old as its transaction, so that lists of transactions read these indexes in their order.
+    # A payload has the creation time of its transaction, so that lists of transactions read these indexes in order.
     Index("x402_payloads_by_org", "org", "created_at", "tx_id"),
     Index("x402_payloads_by_host", "org", "host", "created_at", "tx_id"),
     Index("x402_payloads_by_wallet", "wallet_id", "created_at", "tx_id"),
@@ -171,7 +171,7 @@ def record_transfer(connection: Connection, tx_id: str, signature: str, slot: in
 
 
 def open_delegations(connection: Connection, limit: int) -> list[IssuedPayment]:
-    """Return issued payments that a delegate can still pay, or has paid by a transfer that is not found yet.
+    """Return issued payments that a delegate can still pay, or has paid by a transfer not yet found on the chain.
 
     The oldest payments come first.
     """

@@ -283,7 +283,7 @@ def test_operator_freezes_a_team_and_the_authority_lifts_it(world: VmWorld) -> N
     fields = world.fields(team)
     assert (fields["frozen"], fields["frozen_sequence"], fields["version"]) == (1, sequence, version)
     world.vm.refuse("AlreadyFrozen", freeze(world, team))
-    # Nothing below it pays, and the rest of the company does
+    # No vault below the frozen budget can pay; the rest of the company can
     world.vm.refuse("BudgetFrozen", world.payment(vault, payee))
     world.vm.refuse("BudgetFrozen", creation(world, vault, payee.owner))
     world.vm.succeed(world.payment(other, payee))

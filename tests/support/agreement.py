@@ -103,7 +103,7 @@ async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the orders with a last answer that is missing or wrong, and the amounts that were paid more than once."""
+    """Return the fleet's orders with a missing or wrong last answer, and the amounts that were paid more than once."""
     landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
     signatures = {event.signature for event in events}
     found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]
@@ -130,7 +130,7 @@ async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent])
 
 
 async def wronged_escrows(fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return completions and disputes with a last answer that contradicts the chain, and escrows shown wrongly."""
+    """Return completions and disputes with a last answer that contradicts the chain, and escrows in a wrong state."""
     ended = {
         name: {str(event.data["escrow"]) for event in events if event.name == event_name}
         for name, event_name in (("complete", "EscrowSettled"), ("dispute", "EscrowDisputed"))

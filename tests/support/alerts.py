@@ -65,7 +65,7 @@ def hangs(_address: str) -> str | None:
 
 
 class Mailbox:
-    """A real SMTP server on this machine. `answer` decides about each message; `received` holds the accepted messages.
+    """A real SMTP server on this machine. `answer` accepts or refuses each message; `received` holds the accepted ones.
 
     `asked` holds the addresses as clients wrote them, because the server's library decodes encoded words in addresses.
     """
@@ -153,7 +153,7 @@ def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]
 
 @dataclass(slots=True)
 class Vault:
-    """A test's wallet, with the data of its next event."""
+    """A test's wallet, with the data needed to build the wallet's next event."""
 
     org: str
     address: str

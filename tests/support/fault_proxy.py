@@ -24,7 +24,7 @@ async def fault_proxy(
 ) -> AsyncIterator[None]:
     """Serve JSON-RPC on `port` and WebSocket on the next one, for a node with the same arrangement of ports.
 
-    Transactions that were added to `version_1` are shown in that version.
+    Transactions that were added to `version_1` are shown as transactions of version 1.
     """
     async with httpx.AsyncClient(base_url=f"http://{_LOCALHOST}:{node_port}", timeout=30) as client:
         http = _HttpProxy(faults, client, version_1)
@@ -89,7 +89,7 @@ class _HttpProxy:
 
 
 class _SocketProxy:
-    """Passes messages both ways. Drops, repeats, reorders, spoils and delays the node's messages, or disconnects."""
+    """Passes WebSocket messages both ways. Drops, repeats, reorders, spoils or delays the node's, or disconnects."""
 
     def __init__(self, faults: Faults, url: str, version_1: Version1 | None) -> None:
         self._faults = faults

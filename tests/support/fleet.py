@@ -67,7 +67,7 @@ class Fleet:
         self.policy = ""
         self.agents: list[AgentClient] = []
         self.orders: list[Order] = []
-        #: Addresses of the escrows that were answered as locked, by id.
+        #: Addresses, by id, of the escrows that the service reported as locked.
         self.escrows: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""A world's service on a real socket."""
+"""Serves the service of a `ServiceWorld` on a real socket."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def served(world: ServiceWorld, port: int = 0) -> AsyncIterator[str]:
-    """Serve the world under the yielded URL, which is also its own `public_url`. `port` 0 means any free port."""
+    """Serve the world under the yielded URL, which its setting `public_url` contains. `port` 0 means any free port."""
     with socket.create_server((LOCALHOST, port)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})

@@ -1,4 +1,4 @@
-"""Indexers of a stage, misbehaving nodes, and invented transactions in the form that the decoder returns."""
+"""Indexers of a `Stage`'s chain, misbehaving nodes, and invented transactions in the form that the decoder returns."""
 
 import json
 from collections.abc import Awaitable, Callable

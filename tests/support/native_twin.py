@@ -120,7 +120,7 @@ class _Input:
         return cls([*parts, (_sized(data) + bytes(PROGRAM_ID), 0)], at, size + 8)
 
     def after(self, words: Sequence[tuple[int, int]]) -> dict[Pubkey, Changed]:
-        """Return the accounts in the serialization after changing these words of it."""
+        """Change these words of the serialization, and return the accounts that it then contains."""
         whole = bytearray().join(part + bytes(zeros) for part, zeros in self.parts)
         whole += bytes(-len(whole) % 8)
         for at, word in words:
@@ -133,7 +133,7 @@ class _Input:
 
 
 class _RefusedCallError(Exception):
-    """The call is refused, which ends the transaction with this error."""
+    """A call of another program is refused, which ends the transaction with this error."""
 
 
 class NativeTwin:

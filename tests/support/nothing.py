@@ -1,4 +1,4 @@
-"""Programs of two instructions: one always succeeds and can replace another program; one returns a register."""
+"""Two tiny programs: one always succeeds and can replace another program; the other returns a register's value."""
 
 import struct
 

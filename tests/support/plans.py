@@ -24,7 +24,7 @@ _ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
 
 SMALL = frozenset(
     {
-        # One row, or a few, for each organisation or each of its people, webhooks or rules.
+        # Each organisation, or each of its people, webhooks or rules, has one row or a few in these tables.
         *("organisations", "reserves", "projection", "brakes", "setting_values", "webhooks", "domains", "leases"),
         *("people", "passkeys", "identities", "challenges", "openid_requests", "invitations", "browser_sessions"),
         *("alert_rules", "audit_heads", "differences", "claims", "x402_facilitators", "api_keys", "schema_versions"),
@@ -42,7 +42,7 @@ class Asked:
     sql: str
     values: Any
     numbered: bool = False
-    """True if its placeholders are numbered, as in `$1`, because it bypasses SQLAlchemy."""
+    """True if the statement has numbered placeholders, such as `$1`, because it bypasses SQLAlchemy."""
 
 
 @contextmanager

@@ -25,7 +25,7 @@ _LIMIT_IS_SET = 1 << 2
 
 
 def as_version_1(transaction: bytes) -> bytes:
-    """Return a legacy or version-0 transaction in version 1, with its old, now invalid signatures.
+    """Convert a legacy or version-0 transaction to version 1, keeping the signatures, which become invalid.
 
     Raises `ValueError` for a transaction with addresses from lookup tables, which version 1 does not have.
     """
@@ -52,9 +52,9 @@ def as_version_1(transaction: bytes) -> bytes:
 
 
 class Version1:
-    """Accepts and shows transactions in version 1, in front of a chain that does not know it.
+    """Accepts and shows transactions of version 1, in front of a chain that does not know this version.
 
-    Each of them represents a transaction of the chain with the same instructions, signed by the same keys.
+    Each transaction of version 1 stands for one that the chain has, with the same instructions and signing keys.
     """
 
     def __init__(self, solders: Runtime) -> None:
@@ -64,7 +64,7 @@ class Version1:
         """Maps signatures and bytes of the chain's transactions, as text, to their counterparts in version 1."""
 
     def add(self, transaction: bytes, signers: Iterable[Keypair]) -> bytes:
-        """Return a transaction of the chain in version 1. From now on, it is shown in that version."""
+        """Convert a transaction of the chain to version 1. From now on, the version-1 form is shown in its place."""
         new = self._solders.version_1(transaction, signers)
         self._shown[str(parse(transaction).signatures[0])] = str(parse(new).signatures[0])
         self._shown[base64.b64encode(transaction).decode()] = base64.b64encode(new).decode()

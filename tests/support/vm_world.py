@@ -19,7 +19,7 @@ from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_
 GENESIS_HASH = bytes(range(32))
 """Genesis hash of the cluster that the organisations of these tests are made for. A VM has no hash of its own."""
 NONE = Pubkey.default()
-"""Stands for no address in a field of an account or event."""
+"""The address zero, which means "none" in a field of an account or event."""
 SESSION_ENDS = START + 10**9
 OPEN = Rules()
 """A policy without rules."""

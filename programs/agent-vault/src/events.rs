@@ -151,7 +151,7 @@ pub struct OrgInitialized {
 pub struct OrgUpdated {
     pub org: Address,
     pub authority: Address,
-    /// All zero if there is no proposal.
+    /// The proposed next authority; all zero if there is no proposal.
     pub pending_authority: Address,
     pub operator: Address,
     pub arbiter: Address,
@@ -160,7 +160,7 @@ pub struct OrgUpdated {
     pub sequence: u64,
     pub operator_daily_limit: u64,
     pub attestation_delay: u64,
-    /// One while paused.
+    /// One while the organisation is paused.
     pub paused: u8,
     /// One if attaching a policy needs the authority's signature in addition to the operator's.
     pub authority_attaches: u8,
@@ -181,7 +181,7 @@ pub struct AuthorityAccepted {
 pub struct PolicyCreated {
     pub org: Address,
     pub policy: Address,
-    /// Also the policy's version.
+    /// Number of this event. It is the policy's first version too.
     pub sequence: u64,
     pub key: [u8; 16],
     /// True for a preset.
@@ -209,12 +209,12 @@ impl PolicyCreated {
 pub struct PolicyUpdated {
     pub org: Address,
     pub policy: Address,
-    /// Also the policy's version after the change.
+    /// Number of this event. The policy has the same number as its version after the change.
     pub sequence: u64,
     pub previous: PolicyRules,
     pub rules: PolicyRules,
     pub previous_allowlist: Address,
-    /// All zero if there is none.
+    /// The allowlist in force after the change; all zero if there is none.
     pub allowlist: Address,
 }
 
@@ -241,7 +241,7 @@ pub struct PolicyClosed {
     pub sequence: u64,
 }
 
-/// A chunk was written to a list that is not in force yet.
+/// A chunk was written to an allowlist that is not in force yet.
 #[event(bytemuck)]
 pub struct AllowlistWritten {
     pub org: Address,
@@ -249,14 +249,14 @@ pub struct AllowlistWritten {
     pub allowlist: Address,
     pub sequence: u64,
     pub version: u64,
-    /// Number of entries so far.
+    /// Number of entries in the list after this chunk.
     pub count: u32,
     /// One if the list is complete.
     pub sealed: u8,
     pub reserved: [u8; 3],
 }
 
-/// A list that was not in force was discarded. Its version is never used again.
+/// An allowlist that was not in force was discarded. Its version is never used again.
 #[event(bytemuck)]
 pub struct AllowlistClosed {
     pub org: Address,
@@ -271,10 +271,10 @@ pub struct AllowlistClosed {
 pub struct BudgetCreated {
     pub org: Address,
     pub budget: Address,
-    /// Also the budget's version and its creation version.
+    /// Number of this event. The budget's `version` and `created_version` are set to the same number.
     pub sequence: u64,
     pub key: [u8; 16],
-    /// The budget that this one belongs to; all zero if there is none.
+    /// The parent of this budget; all zero if it has no parent.
     pub parent: Address,
     pub limits: BudgetLimits,
 }
@@ -298,7 +298,7 @@ impl BudgetCreated {
 pub struct BudgetUpdated {
     pub org: Address,
     pub budget: Address,
-    /// Also the budget's version after the change.
+    /// Number of this event. The budget has the same number as its version after the change.
     pub sequence: u64,
     pub limits: BudgetLimits,
 }
@@ -323,13 +323,13 @@ pub struct BudgetClosed {
     pub sequence: u64,
 }
 
-/// A budget was frozen. Nothing below it pays.
+/// A budget was frozen. Neither its vaults nor the vaults of its child budgets can pay.
 #[event(bytemuck)]
 pub struct BudgetFrozen {
     pub org: Address,
     pub budget: Address,
     pub signer: Address,
-    /// Also the budget's `frozen_sequence`.
+    /// Number of this event. The budget's `frozen_sequence` is set to the same number.
     pub sequence: u64,
 }
 
@@ -339,7 +339,7 @@ pub struct BudgetUnfrozen {
     pub org: Address,
     pub budget: Address,
     pub signer: Address,
-    /// Also the budget's `frozen_sequence`.
+    /// Number of this event. The budget's `frozen_sequence` is set to the same number.
     pub sequence: u64,
 }
 
@@ -349,9 +349,9 @@ pub struct WalletBudgetSet {
     pub org: Address,
     pub vault: Address,
     pub sequence: u64,
-    /// All zero if there is none.
+    /// The budget after the change; all zero if the vault has none.
     pub budget: Address,
-    /// All zero if there was none.
+    /// The budget before the change; all zero if the vault had none.
     pub previous: Address,
     pub signer: Address,
 }
@@ -365,7 +365,7 @@ pub struct WalletCreated {
     pub vault_tokens: Address,
     pub sequence: u64,
     pub agent_hash: [u8; 32],
-    /// All zero if there is none.
+    /// The session authority; all zero if only the operator signs.
     pub session_authority: Address,
     pub session_expires_at: i64,
 }
@@ -377,7 +377,7 @@ pub struct WalletUpdated {
     pub vault: Address,
     pub policy: Address,
     pub sequence: u64,
-    /// All zero if there is none.
+    /// The session authority; all zero if only the operator signs.
     pub session_authority: Address,
     pub session_expires_at: i64,
 }
@@ -640,7 +640,7 @@ pub struct EscrowSettled {
     pub reserved: [u8; 2],
 }
 
-/// One or both shares that had stayed in a split escrow were paid.
+/// One or both of the shares that had stayed in an escrow after a split were paid out.
 #[event(bytemuck)]
 pub struct EscrowCollected {
     pub org: Address,
@@ -719,7 +719,7 @@ pub struct AllowanceSettled {
     /// The token account that was to be paid.
     pub destination: Address,
     pub delegate: Address,
-    /// All zero if there was no signer.
+    /// The key that signed the settlement; all zero if there was no signer.
     pub signer: Address,
     /// The allowance's reference, as in [`AllowanceGranted`].
     pub reference: [u8; 16],
@@ -759,7 +759,7 @@ pub struct PolicyViolation {
     pub org: Address,
     pub vault: Address,
     pub recipient: Address,
-    /// The budget with the rule, which is the vault's or its parent; all zero if the policy has the rule.
+    /// The budget that sets the rule (the vault's budget or its parent); all zero if no budget sets it.
     pub budget: Address,
     pub limit: u64,
     pub attempted: u64,
@@ -773,7 +773,7 @@ mod tests {
     use super::*;
     use anchor_lang::Event;
 
-    /// Sets every other rule, so that each kind of field is written both ways.
+    /// Sets every second rule, so that each kind of field is written both with a value and without one.
     fn rules(odd: bool) -> PolicyRules {
         let some = |number: u64| (odd == (number % 2 == 1)).then_some(number);
         PolicyRules {

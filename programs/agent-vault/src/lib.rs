@@ -42,7 +42,7 @@ pub mod agent_vault {
 
     /// Changes roles, settings or the pause of an organisation, or proposes the next authority. Except for a pure
     /// pause, the call must name the organisation's current `authority_sequence`. Each change increments that number,
-    /// so a signed but unsent change that names it becomes invalid with the next one.
+    /// so a change that was signed but not sent becomes invalid once another change has been made.
     /// - `changes`: The fields to change; `None` keeps a value.
     /// - `expected_sequence`: The organisation's `authority_sequence`; not needed for a pure pause.
     pub fn update_org(
@@ -120,8 +120,8 @@ pub mod agent_vault {
         close_allowlist::handler(ctx)
     }
 
-    /// Creates a budget that several vaults can share. It can belong to another budget for life, which is then charged
-    /// too.
+    /// Creates a budget that several vaults can share. A parent budget, if given, is charged for the same payments. The
+    /// parent cannot be changed later.
     /// - `key`: Identifies the budget within the organisation; part of its address.
     /// - `limits`: The limits.
     /// - `expected_sequence`: The organisation's `authority_sequence`.

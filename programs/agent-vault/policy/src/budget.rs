@@ -45,7 +45,7 @@ impl<B: AsBudget> AsBudget for &B {
 /// The budgets that are charged for a vault's payments: its own and that budget's parent.
 pub type Budgets<B> = [Option<B>; LEVELS.len()];
 
-/// The levels of [`Budgets`].
+/// The level of each budget in [`Budgets`], in the same order.
 pub const LEVELS: [Level; 2] = [Level::Budget, Level::Parent];
 
 impl Budget<'_> {
@@ -85,8 +85,8 @@ impl Budget<'_> {
         Ok(Charge { amount: payment.amount, at, day_held, hour_held })
     }
 
-    /// Returns the verdict of one of the budget's rules. `rule` is a constant at each use, so nothing is left of the
-    /// choice.
+    /// Returns the verdict of one of the budget's rules. `rule` is a constant at each use, so the compiler removes the
+    /// `match`.
     #[inline(always)]
     fn check(&self, rule: Rule, payment: &Payment, charge: &Charge) -> Verdict {
         let Budget { limits, frozen, total_spent, ledger } = self;

@@ -79,7 +79,7 @@ fn no_interleaving_of_vaults_passes_any_budget() {
         let mut vaults = [Ledger::default(); 4];
         let mut clock = 1_700_000_000 + random.below(100_000_000) as i64;
         let mut pots = [0; 3].map(|_| Pot::of(drawn(random, clock)));
-        // The payments of each budget; `made` names the two entries of each.
+        // The payments charged to each budget; `made` has, for each payment, its entries in two of these lists.
         let mut paid: [Vec<Paid>; 3] = Default::default();
         let mut made: Vec<[(usize, usize); 2]> = Vec::new();
         for _ in 0..20 + random.below(181) {
@@ -87,7 +87,7 @@ fn no_interleaving_of_vaults_passes_any_budget() {
             let vault = random.below(4) as usize;
             let levels = [vault / 2, COMPANY];
             match random.below(14) {
-                // A refund is credited to all ledgers, each at its own place. Only the budgets' are checked here, so
+                // A refund is credited to all ledgers, in each at the charge's place. This test checks only budgets, so
                 // the vault's ledger is left alone.
                 0 if !made.is_empty() => {
                     let entries = made[random.below(made.len() as u64) as usize];

@@ -19,7 +19,7 @@ struct Open {
     spent: u64,
 }
 
-/// Neither a vault nor their budget lets more leave in any 24 hours than its limit. The budget's limit is the same.
+/// In any 24 hours, no more money leaves the vaults than the limit, which is the same for each vault and their budget.
 #[test]
 fn no_day_exceeds_a_limit_whatever_the_delegates_do() {
     const LIMIT: Usdc = Usdc(100);
@@ -30,7 +30,7 @@ fn no_day_exceeds_a_limit_whatever_the_delegates_do() {
         let random = &mut Random(seed.wrapping_mul(0xa076_1d64_78bd_642f) | 1);
         let (mut vaults, mut shared) = ([Ledger::default(); 2], Ledger::default());
         let (mut left, mut open): (Vec<(i64, u64)>, Vec<Open>) = (Vec::new(), Vec::new());
-        // A clock that steps back leaves it open when the delegate's money left. Then only the levels are checked.
+        // If the clock may step back, the time of a delegate's transfer is unknown. Then only the ledgers are checked.
         let steady = seed % 2 == 0;
         let (mut clock, mut latest) = (START + random.below(100_000_000) as i64, 0);
         for _ in 0..random.below(120) {

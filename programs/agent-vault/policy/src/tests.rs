@@ -164,7 +164,7 @@ fn what_is_refunded_can_be_spent_again_while_its_charge_counts() {
     pay(&mut ledger, 100, paid).unwrap();
     let place = ledger.place();
     assert!(pay(&mut ledger, 1, paid).is_err());
-    // When 40 come back a little later, then 40 can be spent and no more
+    // When 40 are refunded a little later, then 40 can be spent and no more
     ledger.credit(place, Usdc(40));
     assert!(pay(&mut ledger, 41, paid + 1).is_err());
     pay(&mut ledger, 40, paid + 1).unwrap();
@@ -182,12 +182,12 @@ fn what_is_refunded_after_its_slot_or_month_was_let_go_changes_nothing() {
     let paid = 1_700_000_100; // the first second of a slot
     charge(&mut ledger, 100, paid);
     let place = ledger.place();
-    // Given a write to the last slot that still counts the charge, then the charge can still be taken back
+    // Given a payment in the last slot at which the charge still counts, then the charge can be taken back
     let mut counted = ledger;
     charge(&mut counted, 7, paid + 96 * 900);
     counted.credit(place, Usdc(100));
     assert_eq!(counted.day.total, 7);
-    // One slot later, the charge's place holds a different time, and that time is not touched
+    // One slot later, the charge's place in the ring belongs to a different time and does not change
     charge(&mut ledger, 7, paid + 97 * 900);
     ledger.credit(place, Usdc(100));
     assert_eq!(ledger.day.total, 7);

@@ -40,17 +40,17 @@ pub enum Rule {
     /// The amount is above the threshold and lacks a co-signature. This rule is judged last, whatever its code, so that
     /// no operator is asked to approve a payment that another rule refuses anyway.
     RequireCoSign = 9,
-    /// The payment would exceed the maximum spending in 24 hours of the vault's shared budget.
+    /// The payment would exceed the shared budget's maximum spending in 24 hours.
     BudgetMaxPerDay = 10,
-    /// The payment would exceed the maximum spending in the UTC calendar month of that shared budget.
+    /// The payment would exceed the shared budget's maximum spending in the UTC calendar month.
     BudgetMaxPerMonth = 11,
-    /// The payment would exceed the maximum number of payments in an hour of that shared budget.
+    /// The payment would exceed the shared budget's maximum number of payments in an hour.
     BudgetVelocityCap = 12,
-    /// The payment would exceed the maximum spending in the life of that shared budget.
+    /// The payment would exceed the maximum spending in the shared budget's life.
     BudgetMaxTotal = 13,
-    /// That shared budget has expired.
+    /// The vault's shared budget has expired.
     BudgetExpired = 14,
-    /// That shared budget is frozen.
+    /// The vault's shared budget is frozen.
     BudgetFrozen = 15,
 }
 
@@ -88,7 +88,7 @@ pub struct Rules {
     pub restricted: bool,
 }
 
-/// The limits of a budget. A limit that policies have too works like their rule. `None` means that a limit is not set.
+/// The limits of a budget. A limit with the name of a policy rule works like that rule. `None`: the limit is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum spending in any 24 hours.
@@ -152,7 +152,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns this refusal as one by a rule of `level`.
+    /// Returns this refusal with its rule attributed to `level`.
     #[cold]
     pub(crate) fn by(self, level: Level) -> Self {
         match self {

@@ -197,8 +197,8 @@ fn verdicts_of(
     Ok(assess(rules, ledger, budgets, payment, stops, clock).map_err(VaultError::from)?.to_vec())
 }
 
-/// Returns the code of the error that stops the payment although no rule does. See [`PaymentCheck::error`]. Outstanding
-/// payments do not use up `balance`.
+/// Returns the code of the error that stops the payment although no rule does. See [`PaymentCheck::error`]. `balance`
+/// is the part of the vault's balance that outstanding payments do not use up.
 fn stopped(a: &CheckPayment, amount: u64, recipient: &Address, balance: u64) -> Option<u32> {
     let error = if amount == 0 {
         VaultError::ZeroAmount
@@ -215,8 +215,8 @@ fn stopped(a: &CheckPayment, amount: u64, recipient: &Address, balance: u64) -> 
     }
 }
 
-/// Sets the time of retry of the refusing rules about the recipient that pass at `at`, when its attestation takes
-/// effect. `then` is the payment as judged at that time.
+/// Sets `retry_at` of the rules about the recipient that refuse now but pass at `at`, the time when the recipient's
+/// attestation takes effect. `then` is the payment as judged at that time.
 fn await_attestation(verdicts: &mut [Verdict], rules: &Rules, then: &Payment, at: UnixTime) {
     for verdict in verdicts.iter_mut().filter(|verdict| !verdict.passed) {
         let passes = match verdict.rule {

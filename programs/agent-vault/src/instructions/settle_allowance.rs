@@ -46,11 +46,11 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The budget that holds the amount too, even if it no longer exists or the vault has a different one now. Its
+        /// The budget that holds the amount, even if that budget was closed or the vault has a different one now. Its
         /// address is checked in [`same_budgets`].
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
-        /// The parent of that budget, if it holds the amount too.
+        /// The parent of that budget, if the parent holds the amount too.
         #[account(mut)]
         pub budget_parent: Option<Unloaded<Budget>>,
     }
@@ -123,7 +123,7 @@ pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
 
 /// Checks that the caller may settle. The operator, the authority and the session authority may do so at any time.
 /// Anyone may if the allowance has expired, the vault is frozen, the organisation is paused, or the policy was replaced
-/// or changed. (Nor is the caller checked if a budget is frozen.)
+/// or changed. (The handler skips this check if a budget is frozen.)
 ///
 /// # Errors
 /// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer

@@ -177,7 +177,7 @@ pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
 pub struct Surplus {
     /// The amount paid out, in micro-USDC.
     pub amount: u64,
-    /// True if the receiver got it.
+    /// True if the receiver got this surplus, false if the vault did.
     pub to_receiver: bool,
 }
 

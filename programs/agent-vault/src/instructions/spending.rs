@@ -14,7 +14,7 @@ use crate::{
 use agent_vault_policy::{authorize, Charges, Level, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
-/// Money about to leave a vault, and the accounts needed to judge that. The caller has checked that vault, policy,
+/// Money about to leave a vault, and the accounts needed to judge it. The caller has checked that vault, policy,
 /// budget and organisation belong together, and that `co_signer` is the operator.
 pub struct Spending<'a> {
     /// The key that signs for the vault.

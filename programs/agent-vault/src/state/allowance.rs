@@ -41,7 +41,7 @@ pub struct Allowance {
     pub tokens: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Number of budgets that hold the amount too.
+    /// Number of budgets in which the amount is held, in addition to the vault.
     pub level_count: u64,
     /// These budgets: the vault's own at the time of the grant, then its parent. The rest of the array is zero.
     pub levels: [BudgetLevel; LEVEL_COUNT],

@@ -29,11 +29,11 @@ pub struct Budget {
     /// The organisation's sequence at the budget's creation or last change. No two budgets of an organisation, and
     /// no two states of one budget, have the same version.
     pub version: u64,
-    /// The organisation's sequence at the budget's creation. It identifies the ledger: a change keeps the ledger, while
-    /// a budget that is recreated under the same key starts a new one.
+    /// The organisation's sequence at the budget's creation. This number identifies the ledger: new limits keep the
+    /// ledger, while a budget that is recreated under the same key starts a new ledger.
     pub created_version: u64,
     /// The organisation's sequence when the budget was frozen or unfrozen last; zero if it never was. An unfreeze must
-    /// name it.
+    /// name this number.
     pub frozen_sequence: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,
@@ -49,7 +49,7 @@ pub struct Budget {
     pub expires_at: i64,
     /// Maximum payments in any hour; see `flags`.
     pub velocity_cap: u32,
-    /// The limits that are set, as the bits of the policy rules that they equal: see [`flag`].
+    /// The limits that are set. Each limit uses the bit of the corresponding policy rule: see [`flag`].
     pub flags: u32,
     /// Micro-USDC spent in the budget's life, without held money.
     pub total_spent: u64,
@@ -111,7 +111,7 @@ impl Budget {
         value_if_set(self.flags, flag::EXPIRY, self.expires_at).map(policy::UnixTime)
     }
 
-    /// Returns true if the budget is frozen. Nothing below it pays then.
+    /// Returns true if the budget is frozen. Then neither its vaults nor those of its child budgets can pay.
     #[inline(always)]
     pub fn is_frozen(&self) -> bool {
         self.frozen != 0
@@ -143,7 +143,7 @@ impl Budget {
         count_out(&mut self.wallet_count)
     }
 
-    /// Adds one budget of this parent to the count.
+    /// Adds one to the number of budgets that have this one as their parent.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if the count exceeds 64 bits.
@@ -151,7 +151,7 @@ impl Budget {
         count_in(&mut self.budget_count)
     }
 
-    /// Removes one budget of this parent from the count.
+    /// Subtracts one from the number of budgets that have this one as their parent.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if this budget was no parent.

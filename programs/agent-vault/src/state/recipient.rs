@@ -24,7 +24,7 @@ pub struct Recipient {
     /// Unix time of effect. From then on, the attestation can permit payments. Before it, the attestation can only
     /// restrict them: the recipient counts both as its category and as `uncategorized`, and as having no domain.
     pub effective_at: i64,
-    /// The organisation's sequence at this registration, which the one that replaces it must name.
+    /// The organisation's sequence at this registration. A registration that replaces this one must name this number.
     pub sequence: u64,
 }
 

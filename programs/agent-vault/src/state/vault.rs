@@ -10,7 +10,7 @@ use core::mem::size_of;
 pub mod frozen {
     /// The vault is not frozen.
     pub const NO: u8 = 0;
-    /// Frozen by the operator or the authority. Only the authority can lift it.
+    /// Frozen by the operator or the authority. Only the authority can lift this freeze.
     pub const MANUAL: u8 = 1;
     /// Frozen because the policy had expired.
     pub const EXPIRY: u8 = 2;
@@ -56,20 +56,20 @@ macro_rules! vault_account {
 }
 
 vault_account! {
-    /// An agent's vault: a token account that only the program can spend from, and its spending.
+    /// An agent's vault: it owns a token account that only the program can spend from, and counts the spending.
     Vault {
         /// The shared budget; all zero if there is none and only the policy limits the vault.
         budget: Address,
         /// Number of the next allowance. Numbers are never reused.
         allowance_counter: u64,
-        /// Number of the change that froze the vault last. An unfreeze must name it.
+        /// Number of the change that froze the vault last. An unfreeze must name this number.
         frozen_sequence: u64,
         /// Number of times that a policy or a budget was attached, replaced or detached. The next such change must name
-        /// it.
+        /// this number.
         attachments: u64,
-        /// Number of sessions, including those without a key. The next change of the session must name it.
+        /// Number of sessions, including those without a key. The next change of the session must name this number.
         sessions: u64,
-        /// Number of approvals given. The next one must name it.
+        /// Number of approvals given so far. The next approval must name this number.
         approvals: u64,
         /// The vault's spending over time.
         ledger: Ledger

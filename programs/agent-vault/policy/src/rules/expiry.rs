@@ -1,4 +1,4 @@
-//! `expiry` and `budget_expired`: payments after this time are refused. A payment at exactly this second still passes.
+//! `expiry` and `budget_expired`: payments after the expiry are refused. A payment in exactly that second still passes.
 
 use crate::{
     types::{Rule, Rules},

@@ -1,4 +1,4 @@
-//! `max_per_day`: the maximum spending in any 24 hours; `budget_max_total`: the same in a budget's life.
+//! `max_per_day`: the maximum spending in any 24 hours; `budget_max_total`: the maximum in a budget's life.
 
 use crate::{
     types::{Payment, Rule},

@@ -1,4 +1,4 @@
-//! `require_co_sign`: above this amount, a payment needs the operator's co-signature or approval.
+//! `require_co_sign`: a payment above this threshold needs the operator's co-signature or approval.
 
 use crate::{
     types::{Payment, Rule, Rules},
