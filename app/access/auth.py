@@ -73,16 +73,16 @@ async def count(
 
 
 def spend(request: Request, principal: Principal, weight: int) -> None:
-    """Count a cost that is known only after the request's work. The request is never refused for it."""
+    """Count a cost that is known only after the request's work. The request is never refused because of this cost."""
     request.state.headers = request.app.state.rate_limits.count(principal.key_id, weight, spent=True)
 
 
 def authorise_address(principal: Principal, *, brake: bool) -> None:
-    """Raise ``insufficient_permissions`` for a key used outside its allowed addresses, unless this is a ``brake``."""
+    """Raise ``insufficient_permissions`` if a key is used outside its allowed addresses, except for a ``brake``."""
     if principal.outside and not brake:
         message = "The API key does not allow this address."
         if principal.role in OPERATORS:
-            message += " From here it may only freeze wallets and pause the organisation."
+            message += " From this address, the key may only freeze wallets and pause the organisation."
         raise AuthenticationError("insufficient_permissions", message)
 
 

@@ -11,9 +11,9 @@ from app.store.feed import append_event
 from app.store.keys import FIRST_NOTICE, ApiKey, expiring_keys
 from app.store.people import Person
 
-#: Notices before a key expires, in days.
+#: Days before a key's expiry at which a notice is sent; the last notice comes first.
 _NOTICES = (1, FIRST_NOTICE)
-#: Each key and network causes at most one event about outside uses in this period, in milliseconds.
+#: Milliseconds within which a key causes at most one event about uses from one network outside its allowed addresses.
 _OUTSIDE_MS = 3_600_000
 
 
@@ -25,7 +25,7 @@ def report(conn: Connection, entry: NewLogEntry, event: str, about: ApiKey | Per
 
 
 def report_expiries(conn: Connection, now: int) -> None:
-    """Append `key.expiring` 14 days and 1 day before each key expires, unless the key was created later."""
+    """Append the event `key.expiring` 14 days and 1 day before each key expires, unless the key was created later."""
     for key in expiring_keys(conn, now):
         assert key.expires_at is not None
         due = max(due for days in _NOTICES if (due := key.expires_at - days * DAY) <= now)
@@ -35,7 +35,7 @@ def report_expiries(conn: Connection, now: int) -> None:
 
 
 def report_outside(conn: Connection, key: ApiKey, address: str | None, network: str, now: int) -> None:
-    """Append `key.used_outside`, at most once an hour for each key and network."""
+    """Append the event `key.used_outside`, at most once an hour for each key and network."""
     event_id = derived_id(EVENT_PREFIX, key.key_id, "key.used_outside", network, str(now // _OUTSIDE_MS))
     _append(conn, "key.used_outside", key, event_id, now, address=address)
 

@@ -1,4 +1,4 @@
-"""API keys and people as credentials: finds those in force, their descendants, and ends them together."""
+"""Finds the API keys and people in force and their descendants, and ends them together."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -92,7 +92,10 @@ def withdraw(conn: Connection, by: Principal, invitation: Invitation) -> None:
 
 
 def end_all(conn: Connection, ring: KeyRing, by: Principal, ending: Sequence[Credential], now: int) -> None:
-    """End keys and people. Raises ``last_admin_key`` if no admin key remains, or if this ends the last admin person."""
+    """End keys and people.
+
+    Raises ``last_admin_key`` if no admin key would remain, or if the last person with the role admin would end.
+    """
     for one in ending:
         if isinstance(one, ApiKey):
             ring.end(conn, by, one, now)

@@ -53,7 +53,7 @@ class KeyRecords:
     def _reading_of(self, digest: str) -> _Reading:
         """Return the running read of a key's record, or start one.
 
-        Concurrent requests share a read for the cache time, but not after a key has changed.
+        Concurrent requests share a running read until the cache time is over or any key has changed.
         """
         running = self._readings.get(digest)
         if running is not None and running.changes == self._changes and self._timer() < running.until:

@@ -37,8 +37,8 @@ from app.store.people import end_sessions
 
 _OUTLIVES = "expiresAt: must not be later than the end of the API key that sends the request."
 _RESTRICTED = (
-    "expiresAt, allowedAddresses: the organisation requires both for new keys, and no network wider than /8 (IPv4) or "
-    "/32 (IPv6)."
+    "expiresAt, allowedAddresses: the organisation requires both for new keys, and permits no network wider "
+    "than /8 (IPv4) or /32 (IPv6)."
 )
 
 COMMAND_LINE = "command_line"
@@ -68,7 +68,7 @@ class Principal:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """The organisation with the agent's wallet, key or person. All requests of one owner share their slots."""
+        """The organisation with the agent's wallet, key or person. All requests of an owner share the owner's slots."""
         return self.org, self.wallet_id or self.key_id
 
     def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:
@@ -117,8 +117,8 @@ class KeyRing:
 
     The record of a recognised key is cached for ``cache_seconds``, which saves a database read per request. A key
     revoked by another process therefore stops working here within that time. The time of each key's last use stays in
-    memory until ``note_use`` stores it. ``clock`` returns the Unix time in seconds. ``timer`` returns the seconds for
-    the age of cached records.
+    memory until ``note_use`` stores it. ``clock`` returns the Unix time in seconds. ``timer`` returns seconds, by which
+    the age of cached records is measured.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class KeyRing:
         creator = api_key_by_id(conn, by.actor.id) if by.actor.type == "key" else None
         latest = None if creator is None else creator.end
         if latest is not None and (terms.expires_at is None or terms.expires_at > latest):
-            raise RequestError("invalid_request", f"{_OUTLIVES} Its end is {iso_ms(latest)}.")
+            raise RequestError("invalid_request", f"{_OUTLIVES} That key ends at {iso_ms(latest)}.")
         narrow = terms.allowed_addresses and all(map(is_narrow, terms.allowed_addresses))
         if owner is not None and owner.restricts_keys and not (terms.expires_at and narrow):
             raise RequestError("invalid_request", _RESTRICTED)
@@ -205,8 +205,8 @@ class KeyRing:
     def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
         """Replace the text of the key created under this idempotency key. Return None if there is no such key.
 
-        Use this when a client repeats a request because a crash prevented its response. The client never received the
-        key's text, and the service does not store the text. The earlier text stops working.
+        Use this method when a client repeats a request because a crash prevented its response. The client never
+        received the key's text, and the service does not store the text. The earlier text stops working.
         """
         made = api_key_made_under(conn, by.org, idempotency_key)
         if made is None:
@@ -220,7 +220,7 @@ class KeyRing:
     def create(self, *, org: str, by: str = COMMAND_LINE, **terms: Any) -> str:
         """Create a key on these ``KeyTerms``, store its record and return the key. Raises the errors of ``make``.
 
-        ``by`` is the part of the service that creates the key. It needs no API key of its own.
+        ``by`` is the part of the service that creates the key. That part needs no API key of its own.
         """
         return self._db.write_now(lambda conn: self.make(conn, system(org, by), KeyTerms(**terms))).key
 

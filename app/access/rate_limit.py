@@ -49,7 +49,7 @@ class Buckets:
         """
         now, rate = self._clock(), limit / self.seconds
         taken, then = self._taken.get(name) or (0.0, now)
-        # If another node has started since, this node's bucket is smaller now.
+        # If another node has started since the bucket was last used, this node's bucket is smaller now.
         taken, weight = max(0.0, min(taken, limit) - (now - then) * rate), min(weight, limit)
         passes = spent or taken + weight <= limit + _ROUNDING
         taken = min(taken + weight, limit) if passes else taken
@@ -97,8 +97,8 @@ class RateLimits:
         """Count a request of an API key or person. Return the response headers about the limit, or none if it is off.
 
         ``weight`` is the cost of the request; a payment costs 1. Freezes, pauses and withdrawals of transactions
-        (``brake``) have a bucket of their own, of the same size. With ``spent``, the cost is counted after the work and
-        never refused.
+        (``brake``) have a bucket of their own, of the same size. With ``spent``, the cost is counted after the work,
+        and the request is never refused.
 
         Raises ``rate_limited`` above the limit.
         """

@@ -1,4 +1,4 @@
-"""Writes audit log entries that have no database transaction of their own, or are too urgent to wait for it."""
+"""Writes audit log entries that belong to no other database transaction, or that must not wait for that transaction."""
 
 import asyncio
 import math
@@ -111,7 +111,7 @@ class Recorder(Periodic):
     def _counted(self, entry: NewLogEntry, *minutely: str) -> None:
         """Queue an entry, or count it as a repeat.
 
-        ``minutely`` further distinguishes entries that are counted per minute.
+        While entries are counted per minute, the values of ``minutely`` must also be equal for an entry to be a repeat.
         """
         caller = (entry.log, entry.actor, entry.action)
         alike = (*caller, *entry.details.values())
@@ -167,7 +167,7 @@ class Recorder(Periodic):
         return len(batch)
 
     def _close(self, now: float) -> None:
-        """Queue an entry of the repeats of each period that has ended."""
+        """For each period that has ended, queue an entry that reports the period's repeats."""
         ended = [which for which, count in self._counts.items() if count.ends <= now]
         for count in map(self._counts.pop, ended):
             if count.networks:

@@ -29,10 +29,11 @@ _MAX_PATH = 128
 
 
 class RequestLog(Periodic):
-    """Collects requests made with API keys in memory, and writes them about once a second. No request waits for that.
+    """Collects requests made with API keys in memory, and writes them about once a second.
 
-    If the queue is full, for example while the database is not writable, further requests are lost. A log line reports
-    the number of lost requests. Queued requests are also lost if the process dies.
+    No request waits for this write. If the queue is full, for example while the database is not writable, further
+    requests are lost. A log line reports the number of lost requests. Queued requests are also lost if the process
+    dies.
     """
 
     name = "request_log"
@@ -47,7 +48,10 @@ class RequestLog(Periodic):
         self._ticking = asyncio.Lock()
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Queue a request to `/v1/` that had a valid API key and was answered after ``seconds``. Ignore any other."""
+        """Queue a request to `/v1/` that had a valid API key and was answered after ``seconds``.
+
+        Ignore any other request.
+        """
         principal: Principal | None = scope["state"].get("principal")
         if not self._kept or principal is None or principal.actor.type != "key" or not scope["path"].startswith("/v1/"):
             return
@@ -94,7 +98,10 @@ class RequestLog(Periodic):
 
 
 def store_requests(conn: Connection, batch: Sequence[RequestRecord]) -> None:
-    """Store requests, and count the payments of stopped wallets among them. A second call changes nothing."""
+    """Store requests, and count the payments of stopped wallets among them.
+
+    A second call with the same requests changes nothing.
+    """
     # Count before inserting: rows that an earlier commit with an unknown outcome has already inserted are not counted
     # again.
     count_stopped(conn, batch, now_ms())

@@ -12,8 +12,8 @@ _PURPOSE = b"agent-vault secret answer\0"
 class ResponseSeal:
     """Encrypts a stored response under a key derived from an API key, or from a browser's session token.
 
-    The service stores only a digest of this secret, so the data on the disk cannot decrypt a response. ``owner`` is the
-    digest. It identifies the API key or session that may read the response.
+    The service stores only a digest of this API key or token, so the data on the disk cannot decrypt a response.
+    ``owner`` is the digest. It identifies the API key or session that may read the response.
     """
 
     def __init__(self, api_key: str, owner: str) -> None:

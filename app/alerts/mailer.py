@@ -64,7 +64,7 @@ class Mailer(Periodic):
         self._sending: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Stop after the running e-mails are accepted or have failed."""
+        """Stop once every e-mail that is being sent has been accepted or has failed."""
         self._stopping = True
         await super().stop()
         if self._sending is not None:
@@ -86,7 +86,7 @@ class Mailer(Periodic):
                 if error is not None:
                     raise error
         if now >= self._purge_at:
-            # Set before the purge, so that a failing purge is not repeated at every tick.
+            # Set the time of the next purge before this one, so that a failing purge is not repeated at every tick.
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
@@ -121,13 +121,13 @@ class Mailer(Periodic):
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
                     _message(mail, settings),
-                    # Passed explicitly. Otherwise the library would read the addresses from the headers, and might
+                    # Pass the addresses explicitly. Otherwise the library would read them from the headers, and might
                     # decode them.
                     sender=settings.smtp_from,
                     recipients=[mail.recipient],
                     hostname=settings.smtp_host,
                     port=settings.smtp_port,
-                    # The default needs a DNS lookup, which may take longer than the whole delivery.
+                    # The library's default name needs a DNS lookup, which may take longer than the whole delivery.
                     local_hostname=socket.gethostname(),
                     username=settings.smtp_username,
                     password=None if password is None else password.get_secret_value(),

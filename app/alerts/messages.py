@@ -66,14 +66,17 @@ def compose(
 
 
 def _is_full(queued: Counter[str | None], wallet_id: str | None, hourly: int) -> bool:
-    """Return True if no more e-mails about a wallet, or without a wallet if it is None, are allowed this hour."""
+    """Return True if no more e-mails about the wallet, or about no wallet if the id is None, are allowed this hour."""
     mine, share = queued[wallet_id], hourly // 4
     used_up = wallet_id is not None and mine >= max(1, share)
     return hourly > 0 and (used_up or queued.total() >= hourly - (share if mine else 0))
 
 
 def _summary(conn: Connection, to: _To, count: int, now: int) -> Mail:
-    """Return the summary of an hour in which `count` more e-mails were omitted. It is due at the end of the hour."""
+    """Return the summary of an hour in which `count` more e-mails were omitted.
+
+    The summary is due at the end of the hour.
+    """
     end = (now // HOUR + 1) * HOUR
     summary_id = derived_id("mail_", *to, str(end))
     count += omitted_so_far(conn, summary_id)
@@ -97,12 +100,12 @@ def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
 
 
 def _text(event: FeedEvent, label: str, dashboard: str) -> tuple[str, str]:
-    """Return the subject and the body of the e-mail about an event. `label`: the wallet's name, or empty."""
+    """Return the subject and the body of the e-mail about an event. `label` is the wallet's name, or empty."""
     kind, sentence = EVENTS[event.type], EVENTS[event.type].mail_text
     of_wallets = "wallet_id" in kind.fields
     about = event.wallet_id or ("all wallets" if of_wallets else event.payload.get("name") or "organisation")
     if event.payload.get("freeze"):
-        sentence += " The rule freezes the wallet for this reason."
+        sentence += " The alert freezes the wallet for this reason."
     # Events stored by an earlier version lack `refusals`. Each of them reports one refusal.
     payload = {"refusals": 1} | {name: "none" if value is None else value for name, value in event.payload.items()}
     page = kind.mail_link or ("vaults/{wallet_id}" if event.wallet_id else "")

@@ -173,7 +173,7 @@ class PutAlerts(ChangeBody):
     stopped_payments: PutNoticeAlert | None = None
     """The e-mails about payments refused by a frozen, paused or empty wallet."""
     spending_limit: PutNoticeAlert | None = None
-    """The e-mails about 80 % of a budget or of a wallet's month."""
+    """The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used."""
     pauses: PutNoticeAlert | None = None
     """The e-mails about pauses of the organisation and their end."""
     webhooks: PutNoticeAlert | None = None
@@ -275,7 +275,7 @@ class Alerts(ResponseBody):
     stopped_payments: NoticeAlert
     """The e-mails about payments refused by a frozen, paused or empty wallet."""
     spending_limit: NoticeAlert
-    """The e-mails about 80 % of a budget or of a wallet's month."""
+    """The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used."""
     pauses: NoticeAlert
     """The e-mails about pauses of the organisation and their end."""
     webhooks: NoticeAlert

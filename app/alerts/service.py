@@ -79,7 +79,7 @@ async def _put(  # noqa: PLR0917
 
 
 def _weaker(before: Rules, after: Rules, kind: AlertType, org: str, scope: str) -> bool:
-    """Return True if the new rule reports less than the old one, or no longer notifies one of its addresses."""
+    """Return True if the new rule reports less than the old one, or no longer notifies one of the old addresses."""
     (old, was), (new, now) = (effective(rules, kind, org, scope) for rules in (before, after))
     if set(was) - set(now):
         return True

@@ -107,7 +107,8 @@ class Watcher(Periodic):
         """Report all alerts that are due now."""
         now = self._clock()
         if now >= self._check_all_at:
-            # Set before the check, because a change of rules during the check resets it to request another check.
+            # Set the time of the next full check before this check: a change of rules during the check resets that
+            # time, to request another check.
             self._check_all_at = now + MINUTE
             try:
                 await self._check_all()
@@ -179,7 +180,7 @@ class Watcher(Periodic):
                 await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited immediately
 
     def _freeze(self, row: BrakeRow) -> None:
-        """Stop a wallet's payments now, and let the service freeze it on the chain without a request."""
+        """Stop a wallet's payments now, and let the service freeze the wallet on the chain in the background."""
         assert self.service is not None
         brake = self.service.brake
         brake.leave(brake.engage(system(row.org, row.actor.id), row.scope, "freeze"))
@@ -187,8 +188,8 @@ class Watcher(Periodic):
     def _read_feed(self, conn: Connection) -> Collection[BrakeRow]:
         """Read the next events of the feed, report the alerts that they raise, and queue e-mails.
 
-        Return the brakes of the wallets to freeze. The brakes are stored in the same transaction, so that the wallets
-        are frozen even after a crash.
+        Return the brakes of the wallets to freeze. The brakes are stored in the same transaction as the alerts, so that
+        the wallets are frozen even after a crash.
         """
         now, brakes = self._clock(), dict[str, BrakeRow]()
         kinds = [kind for kind in TRIGGERS if watches(conn, [kind])]

@@ -168,7 +168,7 @@ async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
 
 
 def accounts_of(found: AllowanceRecord) -> OpenAllowance:
-    """Return the accounts that settle an allowance, without the budget."""
+    """Return the accounts needed to settle an allowance, except those of its budgets."""
     return OpenAllowance(*(Pubkey.from_string(one) for one in (found.address, found.vault, found.payer)))
 
 

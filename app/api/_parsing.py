@@ -129,7 +129,8 @@ def query_items(request: Request) -> dict[str, Any]:
 
 _WHOLE_NUMBER = "must be a whole number"
 
-#: Messages for pydantic's own errors, because its texts name Python types. This service's validators bring their own.
+#: Messages for pydantic's own errors, because its texts name Python types. This service's validators have their own
+#: messages.
 _WORDS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": "is unknown to this request",

@@ -13,10 +13,9 @@ class EndCredential(ChangeBody):
     """Body of a request that ends a key or a person. `endDescendants` also ends the keys and people created by it."""
 
     end_descendants: StrictBool = False
-    """True to also end the keys and people created by this key or person, even if it has already ended itself. Keys
-    that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's
-    descendants.
-    """
+    """True to also end the keys and people created by this key or person, even if this key or person itself has already
+    ended. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the
+    caller's descendants."""
 
 
 class Descendant(ResponseBody):

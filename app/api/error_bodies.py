@@ -31,7 +31,7 @@ class ErrorBody(ResponseBody):
         WithJsonSchema({"type": "string", "format": "uri"}),
         example("http://127.0.0.1:8402/docs/errors/policy_violation"),
     ]
-    """The link to the documentation of the code."""
+    """The link to the documentation of the error code."""
     request_id: RequestId
     """The id of the request. Quote it when you ask for support."""
 
@@ -53,7 +53,8 @@ class Violation(ResponseBody):
     attempted: Annotated[str, example("6.00")]
     """The value that the payment would have reached."""
     budget_id: BudgetId | None = None
-    """The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error."""
+    """The budget that refused the payment: the wallet's budget, or that budget's parent. If a rule of the policy
+    refused it, the field is null, or absent in an error."""
 
 
 class PolicyViolationBody(ErrorBody):

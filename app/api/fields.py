@@ -218,7 +218,7 @@ IdempotencyKey = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
 ]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512), example(_CURSOR)]
-WHOLE_NUMBER = BeforeValidator(whole)  # place it after limits, or the schema lacks them
+WHOLE_NUMBER = BeforeValidator(whole)  # place this validator after the limits, or the schema lacks them
 PageSize = Annotated[int, Field(ge=1, le=100), WHOLE_NUMBER]
 
 

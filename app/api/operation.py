@@ -279,7 +279,7 @@ async def _counted(
 
 
 def _count_rows(call: Call, arguments: Any, result: Any) -> None:
-    """Count the rows of a list without pages, whose number was unknown before."""
+    """Count the rows of a list without pages after reading it, because their number was unknown before."""
     if hasattr(result, "data") and not hasattr(arguments, "limit"):
         spend(call.request, call.principal, len(result.data) // _ROWS)
 

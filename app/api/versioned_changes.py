@@ -86,8 +86,8 @@ class VersionedChange(ABC, Generic[Found]):
         ``describe`` gets the signature of the on-chain change, or None if nothing changed on the chain. Raises
         ``version_conflict`` if the request does not accept the current version.
         """
-        # Storing the details is the last step, and it claims the key without a transaction. If such a claim exists,
-        # only the response is missing.
+        # Storing the details is the last step, and it claims the idempotency key without a transaction. If such a claim
+        # exists, only the response is missing.
         done = self.claim.repeats and self.claim.attempt is None
         if self.claim.attempt is None:
             await self.find_changeable()

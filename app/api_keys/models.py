@@ -49,9 +49,8 @@ Networks = Annotated[
 
 class _Restricted(ChangeBody):
     expires_at: Moment | None = None
-    """The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to
-    one. If omitted in a rotation, the old key's value applies.
-    """
+    """The time when the key stops working. A key with an end cannot create a key that works longer, and a rotation
+    cannot replace it by one. If omitted in a rotation, the old key's value applies."""
     allowed_addresses: Annotated[Networks, example(["203.0.113.0/24", "2001:db8::/32"])] | None = None
     """At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other
     addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a
@@ -134,7 +133,7 @@ class Key(ResponseBody):
     last_used_at: Time | None
     """The time of the key's last request, stored once a minute. Null if there was none."""
     revoked_at: Time | None
-    """The time when the key stops or stopped working because of a rotation or revocation. Null without either."""
+    """The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither."""
     expires_at: Time | None
     """When the key expires. Null if it does not expire."""
     allowed_addresses: Annotated[list[str] | None, example(["203.0.113.0/24", "2001:db8::/32"])]

@@ -106,7 +106,7 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
 
 
 async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
-    """Return the number and last time of a wallet's requests that were refused in the last day without a transaction.
+    """Return the number of a wallet's requests refused in the last day without a transaction, and the last one's time.
 
     They were refused because the wallet was frozen, its balance too low or the organisation paused.
     """

@@ -115,9 +115,9 @@ class Approval(ResponseBody):
     threshold: Usdc | None
     """The policy's `requireCoSign` in the version `policy_version`. The amount exceeds it."""
     requested_by: Actor
-    """The sender of the refused request. A later equal request does not change it."""
+    """The sender of the refused request. A later equal request does not change this field."""
     memo: Annotated[str | None, example("Order 1024")]
-    """The memo of the refused request. A later equal request does not change it."""
+    """The memo of the refused request. A later equal request does not change this field."""
     escrow_terms: EscrowTerms | None
     """The terms that the approval of an escrow covers; null for other types."""
     status: ApprovalStatus

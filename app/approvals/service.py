@@ -112,7 +112,7 @@ async def get(service: Service, principal: Principal, approval_id: str) -> Appro
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
-    """Return one page of approvals, newest first. An agent sees only its wallet's. Raises ``wallet_not_found``."""
+    """Return one page of approvals, newest first, to agents only their wallet's. Raises ``wallet_not_found``."""
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
 
@@ -337,7 +337,7 @@ async def _submit(
 
 
 async def _chain_time(service: Service) -> int:
-    """Return the time of the last finalized block. The program refuses an expiry over 24 hours after its own clock."""
+    """Return the last finalized block's time. The program refuses approvals that last over 24 hours by its clock."""
     return await service.chain.block_time(await service.chain.slot("finalized"))
 
 

@@ -82,6 +82,5 @@ class AuditLogPage(ListResponse[AuditLogEntry]):
     """One page of the audit log, highest number first. `unreadable` lists the entries that cannot be shown."""
 
     unreadable: Annotated[list[UnreadableAuditEntry], example([])]
-    """Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks
-    their action.
-    """
+    """Entries of the page that cannot be shown: they were altered in the database, or their action is unknown to this
+    version of the service."""

@@ -76,8 +76,8 @@ async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
 async def delete(request: BudgetChange) -> Budget:
     """Delete a budget without wallets and without parts, and return it as it was.
 
-    Raises ``budget_in_use`` if it has any, and ``version_conflict`` if the request does not accept the current
-    version.
+    Raises ``budget_in_use`` if it has wallets or parts, and ``version_conflict`` if the request does not accept the
+    current version.
     """
     await request.delete(lambda before: _close(request, before))
     return await deleted(request.service, request.principal.org, request.object_id)
@@ -94,7 +94,8 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
 async def _set_status(request: BudgetChange, *, frozen: bool) -> None:
     """Freeze or unfreeze the budget on the chain, unless it already has that status.
 
-    A freeze waits for no lock and no payment. An unfreeze names the freeze that it lifts. It cannot lift a later one.
+    A freeze waits for no lock and no payment. An unfreeze names the freeze that it lifts, so it cannot lift a later
+    freeze.
     """
     if frozen:
         refuse_unneeded_offline(request.claim)

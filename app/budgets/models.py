@@ -45,7 +45,8 @@ class CreateBudget(LimitFields):
     name: Name
     """A display name for people."""
     parent_id: BudgetRef | None = None
-    """The budget that the new one is part of; it must not be part of another. The parent can never be changed."""
+    """The parent: the budget that the new one is part of. The parent must not be part of another budget, and can never
+    be changed."""
 
 
 def _status_alone(schema: dict[str, Any]) -> None:
@@ -95,7 +96,8 @@ class BudgetConsumption(ResponseBody):
     total: Usdc
     """The amount ever spent, less refunds."""
     held: Usdc
-    """The money of outstanding allowances. It counts towards all limits of money until each is settled."""
+    """The money of outstanding allowances. The money of an allowance counts towards all limits of money until the
+    allowance is settled."""
 
 
 class BudgetHeadroom(ResponseBody):
@@ -142,11 +144,12 @@ class Budget(ResponseBody):
     expires_at: Annotated[ChainTime | None, ReadFrom("limits.expires_at")]
     """The end of the budget. Afterwards, the budget refuses every payment. Null means no end."""
     consumption: BudgetConsumption | None
-    """The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted."""
+    """The spending of the budget's wallets, and of the budgets that are part of it. Null once the budget is deleted."""
     headroom: BudgetHeadroom | None
     """The amounts and the number of payments that the limits still allow. Null once the budget is deleted."""
     parent_headroom: BudgetHeadroom | None
-    """The same for the limits of the parent. Null without a parent, and once the budget is deleted."""
+    """The amounts and the number of payments that the parent's limits still allow. Null without a parent, and once the
+    budget is deleted."""
     wallet_count: Annotated[int, example(2)]
     """The number of wallets in the budget itself; zero at first."""
     budget_count: Annotated[int, example(0)]

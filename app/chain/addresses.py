@@ -34,8 +34,8 @@ def domain_digest(domain: str) -> bytes:
 def domain_hash(domain: str) -> bytes:
     """Return the 32-byte hash that represents a domain in the program, including on allowlists.
 
-    The program hashes the digest again itself. Otherwise an operator could register a "domain" with the same 32 bytes
-    as an allowed address.
+    The program itself hashes the digest a second time. Otherwise an operator could register a "domain" with the same 32
+    bytes as an allowed address.
     """
     return hashlib.sha256(domain_digest(domain)).digest()
 
@@ -91,8 +91,8 @@ class Addresses:
         """Return the address of the account that holds the organisation's registration of a recipient's address.
 
         The address is derived from the organisation's address with a seed, so that the program can compute it without
-        searching for a bump. The seed is the SHA-256 of the recipient's address with the highest bit of each byte
-        cleared, because a seed must be valid text.
+        searching for a bump. The seed is the SHA-256 hash of the recipient's address. The highest bit of each byte of
+        the hash is cleared, because a seed must be valid text.
         """
         digest = hashlib.sha256(bytes(address)).digest()
         return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in digest).decode(), self.program_id)

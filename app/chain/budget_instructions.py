@@ -23,8 +23,8 @@ class BudgetInstructions(Builder):
     ) -> Instruction:
         """Create a budget without vaults; `key` is its 16-byte name.
 
-        `expected_sequence` is the organisation's `authority_sequence`. The budget belongs to `parent` for life, which
-        must be at `parent_version`.
+        `expected_sequence` is the organisation's `authority_sequence`. The budget belongs to `parent` permanently. The
+        parent must be at `parent_version`.
         """
         return self._build(
             "create_budget",
@@ -74,7 +74,7 @@ class BudgetInstructions(Builder):
         )
 
     def freeze_budget(self, *, signer: Pubkey, budget: Pubkey) -> Instruction:
-        """Stop all spending below a budget. The operator or the authority signs."""
+        """Stop all spending from the vaults of a budget and of its parts. The operator or the authority signs."""
         return self._build("freeze_budget", {}, signer=signer, budget=budget)
 
     def unfreeze_budget(self, *, authority: Pubkey, budget: Pubkey, expected_sequence: int) -> Instruction:

@@ -27,7 +27,7 @@ class GrantAccounts(TypedDict, total=False):
 
 
 class SpendingAccounts(GrantAccounts, total=False):
-    """The optional accounts of a payment or an escrow. As `co_signer`, the operator co-signs it."""
+    """The optional accounts of a payment or an escrow. Pass the operator as `co_signer` for a co-signature."""
 
     co_signer: Pubkey | None
 

@@ -68,7 +68,7 @@ class ChainClient:
         return await self._rpc.call(method, params)
 
     async def blockhash(self, *, fresh: bool = False) -> Blockhash:
-        """Return a recent blockhash. Fetch a new one for `fresh`, or if the last is older than `blockhash_max_age`."""
+        """Return a recent blockhash: a new one if `fresh`, or if the last one is older than `blockhash_max_age`."""
         asked = time.monotonic()
         async with self._blockhash_lock:
             if self._blockhash is not None:

@@ -19,8 +19,8 @@ def day_frees_at(paid_at: int) -> int:
 class Consumption:
     """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour.
 
-    ``held`` is the money of outstanding allowances, which counts towards all limits of money as well. ``total`` is the
-    spending of a budget's life; it is 0 for a vault.
+    ``held`` is the money of outstanding allowances, which counts towards all limits of money as well. ``total`` is all
+    spending since a budget's creation; for a vault, it is 0.
 
     The rolling windows count their oldest slot as a whole: the day is up to 15 minutes longer, and the hour one minute.
     """

@@ -41,7 +41,7 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 
 
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
-    """The node lacks a part of the history that it has listed, or that another node at its address has listed.
+    """The node lacks a part of the history that it has listed, or that another node behind the same URL has listed.
 
     Also raised for a transaction of an allowance that cannot be read.
     """

@@ -23,7 +23,7 @@ _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 def output_commitment(expected_output: bytes) -> bytes:
     """Return the SHA-256 of `expected_output`, itself a hash.
 
-    The chain stores only this commitment, because `expected_output` is a valid proof.
+    The chain stores only this commitment, because anyone who knew `expected_output` could present it as the proof.
     """
     return hashlib.sha256(expected_output).digest()
 

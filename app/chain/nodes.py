@@ -197,7 +197,7 @@ class Nodes:
     def _usable(self) -> list[_Node]:
         """Return the nodes that belong to the chain, in the order in which to read from them."""
         if not self._bound and any(one.foreign for one in self._nodes):
-            # The first node to respond must not decide on the chain alone.
+            # The first node to respond must not alone determine the expected chain.
             raise ChainUnavailable("the nodes belong to different chains")
         known = [one for one in self._nodes if one.checked is not None and not one.foreign]
         if not known:

@@ -83,7 +83,8 @@ _FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require
 """Rules in the order of their bits in a policy account's `flags`. The next bit is `restricted`."""
 
 _BUDGET_FLAGS = {"max_per_day": 1, "max_per_month": 2, "velocity_cap": 3, "max_total": 9, "expires_at": 5}
-"""The bit of each limit in a budget account's `flags`. Limits that a policy has too have the same bits there."""
+"""The bit of each limit in a budget account's `flags`. A limit that policies also have has the same bit in a policy
+account."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ _SERVER_ERROR = 500
 _RATE_LIMITED = 429
 _NEWEST, _OLDER = (b'"maxSupportedTransactionVersion":%d' % version for version in (1, 0))
 _OLDER_FOR = 600.0
-"""Seconds until version 1 is requested again from a node that rejected it. The node may have been upgraded by then."""
+"""Seconds until transaction version 1 is requested again from a node that rejected it. The node may have been upgraded
+by then."""
 _INVALID_PARAMS = re.compile(rb'"code": *-32602\b')
-"""The error code "invalid params" of JSON-RPC 2.0. Inside a JSON string, its quotation marks would be escaped."""
+"""The error code "invalid params" of JSON-RPC 2.0. Text inside a JSON string cannot match the pattern, because its
+quotation marks would be escaped."""
 
 
 class HttpTransport:

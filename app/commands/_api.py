@@ -1,4 +1,7 @@
-"""Options of commands that call the API. It imports nothing of the service, so that these commands start quickly."""
+"""Options of commands that call the API.
+
+The module imports nothing of the service, so that these commands start quickly.
+"""
 
 import click
 

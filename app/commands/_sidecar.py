@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run parts of a service next to it within this context, in which `rebuild` and `db copy` refuse to start.
+    """Run parts of a service in this process, next to the service itself, within this context.
 
     Raises ConfigurationError while `rebuild` or `db copy` uses the data alone, and the errors of ``running``.
     """

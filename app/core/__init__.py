@@ -1,1 +1,1 @@
-"""Money, times, identifiers, errors, settings and background work. It imports no other folder."""
+"""Money, times, identifiers, errors, settings and background work. This package imports no other package of `app`."""

@@ -105,7 +105,7 @@ KINDS = (
         "The resource costs more than `maxAmount`. Nothing was paid.",
         "Raise `maxAmount` to the `price` in the error if the resource is worth it."),
     ErrorKind("x402_wallet_not_supported", 422, "x402",
-        "The resource speaks MPP, or its facilitator settles only plain transfers, not payments by a vault's program. "
+        "The resource uses MPP, or its facilitator settles only plain transfers, not payments by a vault's program. "
         "Nothing was paid.",
         "Have an admin set `allowAllowances` in the wallet's policy, so that an allowance can pay. Or ask the "
         "facilitator's operator to allow the program; the service tries a facilitator of x402 version 2 again after an "
@@ -313,7 +313,7 @@ KINDS = (
         "Start a service without `--rpc-url` for tests. If the message names a total, stop the service and run "
         "`agent-vault clock reset`."),
     ErrorKind("chain_unavailable", 503, "Service",
-        "The chain does not answer, or the service cannot tell its current state. "
+        "The chain does not answer, or the service cannot tell the chain's current state. "
         "Nothing is lost: signed payments are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("fee_payer_insufficient", 503, "Service",

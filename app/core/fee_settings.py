@@ -23,7 +23,8 @@ class FeeSettings(BaseSettings):
     Above this limit, payments, escrows and allowances are answered with 429. `off` for no limit, the default on the
     embedded chain."""
     sol_per_day: str = "20"
-    """The same limit for all wallets of an organisation together."""
+    """SOL that the transactions of all wallets of an organisation together may cost the fee payer in a UTC day. In
+    all other respects, the limit works like `sol_per_wallet_day`."""
     sol_held_per_wallet: str = "0.5"
     """SOL that may be locked as rent in a wallet's open escrows and allowances. The rent returns when they are settled.
     `off` for no limit, the default on the embedded chain."""

@@ -245,7 +245,7 @@ def _default_tls() -> ssl.SSLContext:
 def _inflated(raw: bytes, limit: int, window: int) -> tuple[bytes, bool]:
     stream = zlib.decompressobj(window)
     body = stream.decompress(raw, limit)
-    # A stream without a header is recognised only by its end.
+    # Without a header, only the end of the stream shows that the bytes are `deflate`.
     if stream.unused_data or (window < 0 and not stream.eof and len(body) < limit):
         raise ValueError("not one stream")
     return body, stream.eof

@@ -50,7 +50,7 @@ class Slots:
                 if given.done() and not given.cancelled():
                     self._release(member)
                 raise
-            # The slot was counted when it was given.
+            # `_release` has already counted this slot, and `held` counts it again.
             self._held[member] -= 1
         with self.held(member):
             yield

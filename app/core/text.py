@@ -14,8 +14,9 @@ HIDDEN = (
     r"\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ue000-\uf8ff\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
 )
-#: Also refused, but not in the OpenAPI document's patterns. Generators of TypeScript write `\u` escapes as characters,
-#: and a literal must not contain the two line ends. Without the flag `u`, JavaScript rejects ranges beyond U+FFFF.
+#: Characters that are refused too, but are not in the OpenAPI document's patterns. Generators of TypeScript write `\u`
+#: escapes as characters, and a literal must not contain the two line ends. Without the flag `u`, JavaScript rejects
+#: ranges beyond U+FFFF.
 HIDDEN_BEYOND_PATTERNS = (
     "\u2028\u2029\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )

@@ -25,7 +25,7 @@ Sums count only the `escrow_*` rows.
 DEBITS = (PAYMENT, ESCROW_LOCK, WITHDRAWAL)
 """Types of confirmed rows that lower a vault's balance."""
 MOVEMENTS = (*DEBITS, FUNDING, ESCROW_RELEASE, ESCROW_REFUND)
-"""Types of confirmed rows that change a vault's balance. The others repeat an escrow's movements."""
+"""Types of confirmed rows that change a vault's balance. Rows of the other types repeat an escrow's movements."""
 SPENT = (PAYMENT, ESCROW_LOCK)
 """Types of confirmed rows that a policy has judged."""
 REFUSED = (PAYMENT, A2A_SEND)

@@ -39,7 +39,10 @@ async def show_of_vault(view: View) -> Response:
 
 @action("/vaults/{wallet_id}/alerts", roles=OPERATORS, back=show_of_vault)
 async def save_of_vault(view: View) -> str:
-    """Replace a vault's own alert rules. The rule for all vaults applies to each type without an own rule."""
+    """Replace a vault's own alert rules.
+
+    For each type without a rule of the vault's own, the organisation's rule applies.
+    """
     wallet_id = view.path("wallet_id")
     body = _body(view, [kind for kind in TYPES if view.typed(f"{kind}_own")])
     await alerts.put_of_wallet(view.service, view.principal, view.claim(), wallet_id, body, view.stepped_up)
@@ -62,7 +65,7 @@ def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
 
 
 def _typed(view: View, kind: AlertType) -> dict[str, Any]:
-    """Return a rule as typed. An empty threshold turns the rule off. Without addresses, those for all vaults apply."""
+    """Return a rule as typed. An empty threshold turns the rule off. Without addresses, the organisation's apply."""
     found: dict[str, Any] = {"emails": entries(view.typed(f"{kind}_emails")) or None}
     if kind in UNCONDITIONAL:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}

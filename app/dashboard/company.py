@@ -122,7 +122,7 @@ def _browser(view: View) -> Browser:
 
 
 async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
-    """Record the reason of a failed sign-in in the organisation's audit log, or in the service's if it is unknown."""
+    """Record why a sign-in failed in the audit log of the organisation, or of the service if none is known."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
     recorder.refused(await _about(view, begun), operation, reason=error.reason)

@@ -36,7 +36,7 @@ async def error_page(request: Request, error: ApiError, docs: str) -> Response:
 
 
 async def _visitor(request: Request) -> SignedIn | None:
-    """Return the session of a request without a page, such as an unknown path, or None if it is not signed in."""
+    """Return the session of a request without a page, such as an unknown path, or None if nobody is signed in."""
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token = request.cookies.get(site.cookie)

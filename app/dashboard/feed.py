@@ -32,7 +32,7 @@ _PAYEES = ("recipient", "recipient_address")
 
 
 class _Read(Body):
-    """The field sent by the button that marks the feed as read: the position of its last event.
+    """The field sent by the button that marks the feed as read: the position of the feed's last event.
 
     The position dates from the rendering of the page, so that newer events stay unread.
     """

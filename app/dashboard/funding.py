@@ -82,7 +82,7 @@ def _qr(address: str) -> Markup:
 
 @action("/funding/review", roles=OPERATORS, back=show)
 async def review_many(view: View) -> Response:
-    """Show the effect of funding the chosen vaults on the reserve and on their balances."""
+    """Show how funding the chosen vaults would change their balances and the reserve."""
     body = _allocations(view)
     receiving = await overview.receivers(view.service, view.principal, body)
     total = sum(one.amount for one in body.allocations)
@@ -117,7 +117,7 @@ async def of_vault(view: View) -> Response:
 
 @action("/vaults/{wallet_id}/fund/review", roles=OPERATORS, back=of_vault)
 async def review_fund(view: View) -> Response:
-    """Show the effect of funding a vault on its balance and on the reserve."""
+    """Show how funding a vault would change its balance and the reserve."""
     wallet = await _wallet(view, living=True)
     amount = _money(view, FundWallet, _FUND).amount
     reserve = await _reserve(view, amount, _FUND)
@@ -141,7 +141,7 @@ async def fund(view: View) -> str:
 
 @action("/vaults/{wallet_id}/withdraw/review", roles=OPERATORS, back=of_vault)
 async def review_withdrawal(view: View) -> Response:
-    """Show the effect of a withdrawal on the vault's balance and on the reserve."""
+    """Show how a withdrawal would change the vault's balance and the reserve."""
     wallet = await _wallet(view)
     asked = _money(view, WithdrawFromWallet, _WITHDRAW).amount
     if wallet.balance < (asked or 1):

@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reads of the feed while a page is open, and between two session checks without events.
 INTERVAL, PATIENCE = 0.25, 15.0
-#: Maximum number of messages queued for a page. A slow page misses further ones until its next refresh.
+#: Maximum number of messages queued for a page. A slow page misses further messages until its next refresh.
 _MAX_BEHIND = 100
 _BATCH = 500
 #: Maximum number of pages that may be open on one node.
@@ -45,7 +45,7 @@ _GRACE = 2.0
 class Message:
     """A message to an organisation's open pages: an event, or a hint that something else has changed."""
 
-    #: The organisation's total `Progress` including this message.
+    #: The `total` of the organisation's `Progress` once this message is counted.
     reached: int
     event: FeedEvent | None = None
 
@@ -63,7 +63,8 @@ class FeedSnapshot:
     lengths: dict[str, int]
 
 
-#: A page's queue. Its first item is the organisation's total `Progress` at that moment, and messages follow.
+#: A page's queue. The first item is the `total` of the organisation's `Progress` when the queue starts. Messages
+#: follow.
 Queue = asyncio.Queue[Message | int]
 
 
@@ -98,7 +99,7 @@ class FeedHub:
 
     @contextmanager
     def listen(self, listener: OpenPage) -> Iterator[None]:
-        """Queue messages for an open page within this context: first the organisation's progress, then new events.
+        """Queue messages for an open page within this context: the organisation's `Progress.total`, then events.
 
         Raises ``rate_limited`` if the person, or the node, has too many pages open.
         """

@@ -82,7 +82,7 @@ class View:
     token: str
     signed_in: SignedIn | None
     now: int
-    #: The progress, read before the page's other data. The page may lack later changes.
+    #: The organisation's `Progress`, read before the page's other data. The page may lack later changes.
     progress: Progress = field(default_factory=Progress)
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class View:
 
     @property
     def alone(self) -> bool:
-        """True if an admin key is signed in, not a person. It cannot sign in once the organisation has a person."""
+        """True if an admin key is signed in, not a person. An organisation with people accepts no admin key here."""
         return self.signed_in is not None and self.signed_in.person is None
 
     @property
@@ -194,7 +194,7 @@ class View:
         return validated(model, values | {"cursor": self._asked().get("cursor")})
 
     def _asked(self) -> Mapping[str, str]:
-        """Return the address's query, or an empty one for an action: a wrong query must not hide its outcome."""
+        """Return the address's query, or an empty one for an action: a wrong query must not hide the outcome."""
         return self.request.query_params if self.request.method == "GET" else {}
 
     def render(self, name: str, *, status: int = 200, **context: Any) -> Response:

@@ -237,7 +237,10 @@ def _counted(view: View) -> Iterator[None]:
 
 @asynccontextmanager
 async def invited_by(view: View, token: str) -> AsyncIterator[None]:
-    """Count a failed use of an invitation. If the token is known, record it in the organisation's audit log."""
+    """Count a failed use of an invitation.
+
+    If the token is known, record the failure in the organisation's audit log.
+    """
     try:
         yield
     except AuthenticationError:

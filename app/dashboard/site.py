@@ -96,7 +96,10 @@ class Site:
         )
 
     def to_sign_in(self, request: Request) -> Response:
-        """Redirect a visitor without a session to the sign-in. The requested page is stored, unless a script asked."""
+        """Redirect a visitor without a session to the sign-in.
+
+        The requested page is stored, unless a script sent the request.
+        """
         response = RedirectResponse(f"{self.base}/sign-in", 303, headers=HEADERS)
         if "text/html" in request.headers.get("accept", ""):
             self.remember(response, quote(self.party.prefix + request.url.path))

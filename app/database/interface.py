@@ -28,9 +28,11 @@ DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""
 
 REQUEST_PATIENCE = 18.0
-"""Seconds that all longer waits of a request may take together, so that a hanging database delays it by about 20."""
+"""Seconds that a request may wait for the database in total, not counting waits of up to `_LAST_PATIENCE`. A hanging
+database therefore delays a request by about 20 seconds."""
 _LAST_PATIENCE = 0.5
-"""Seconds that each call may still wait once the patience is used up. A shorter wait uses up no patience."""
+"""Seconds that each call of a request may still wait once `REQUEST_PATIENCE` is used up. Shorter waits are not
+counted."""
 patience: ContextVar[float | None] = ContextVar("patience", default=None)
 """Seconds that the request of this context may still wait for the database; None outside of requests."""
 
@@ -41,7 +43,7 @@ Step = Callable[[Work[Any]], Awaitable[Any]]
 async def patiently(waiting: Awaitable[T]) -> T:
     """Wait for a call, but no longer than the request's patience.
 
-    Raises `StorageDoubtError` after that: the call may still be running.
+    Raises `StorageDoubtError` if the call takes longer, because it may still be running.
     """
     left, began = patience.get(), time.monotonic()
     if left is None:
@@ -61,12 +63,12 @@ class Database(ABC):
 
     Writes are serialized, even across processes, except in `write_unordered`. Data that work has read is therefore
     still unchanged when the work commits, and ids assigned by the database are committed in order. Work may run in
-    another thread than its caller. It may use only its connection, and objects that the caller does not touch while
-    waiting.
+    another thread than its caller. Work may use only the connection that it is given, and objects that the caller does
+    not touch while waiting.
     """
 
     name: str
-    """The name to show to people, without a password."""
+    """The database's name to show to people, without a password."""
     node: str = ""
     """The id of this process among the processes that use the database concurrently. Empty if only one process can."""
     server: str = ""

@@ -137,7 +137,7 @@ def node_is_alive(node: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def delete_dead_nodes(connection: Connection, *, after: int) -> int:
-    """Delete the leases of nodes that have been dead for `after` milliseconds, and return the number of leases."""
+    """Delete the leases of nodes dead for `after` milliseconds, and return the number of deleted leases."""
     dead = (table.c.name.startswith(NODE) | table.c.name.startswith(API)) & (table.c.expires_at < _NOW - after)
     return connection.execute(delete(table).where(dead)).rowcount
 

@@ -60,11 +60,11 @@ class Listing:
 def listing(
     query: Select[Any], *, time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]] = ()
 ) -> Listing:
-    """Return the statements of a list ordered by `time`, then `key`, both descending. They may be the same column.
+    """Return the statements of a list ordered by `time`, then `key`, both descending.
 
-    A row is listed if one of the conditions in `either` holds. At most one of them may hold for a row. Each condition
-    needs an index in the order of the list. The database then merges the rows and reads little more than one page. No
-    parameter of `query` may begin with `page_`.
+    `time` and `key` may be the same column. A row is listed if one of the conditions in `either` holds. At most one of
+    them may hold for a row. Each condition needs an index in the order of the list. The database then merges the rows
+    and reads little more than one page. No parameter of `query` may begin with `page_`.
     """
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
     # The second condition is redundant, but only it gives an index scan a starting point.

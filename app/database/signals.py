@@ -8,8 +8,9 @@ from app.database.statements import at_commit
 
 CHANNEL = "agent_vault_channel"
 """The execution option with the name of the channel. Any account that can connect to a database can send on all of its
-channels. The name is therefore derived from the service's secret: only its nodes know it, and they trust the signals on
-it. Other accounts cannot see the name, except the nodes' account and superusers: they can read the tables anyway."""
+channels. The name is therefore derived from the service's secret, so that only the service's nodes know the name. The
+nodes trust the signals on this channel. In the database, only the nodes' own account and superusers can see the name,
+and both can read the tables anyway."""
 _LONGEST = 8_000
 """PostgreSQL refuses a notification with this number of bytes or more."""
 ROWS = "rows"

@@ -138,7 +138,7 @@ class SqliteDatabase(Database):
         self._reading.shutdown(cancel_futures=True)
         self._committer.shutdown(wait=False)
         self._long.shutdown(wait=False)
-        # A flush between two steps holds the lock. It cannot continue while this call blocks its event loop.
+        # A flush between two steps holds the lock. The flush cannot continue while this call blocks the event loop.
         free = self._lock.acquire(timeout=_BUSY_TIMEOUT)
         for connection in (self._connection, *self._open_readers):
             connection.close()

@@ -284,7 +284,7 @@ def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
     driver_error = connection.dialect.loaded_dbapi.Error
     lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
     if lost:
-        # This fails too, so SQLAlchemy learns of the loss and checks its other connections before reusing them.
+        # The query fails too, so SQLAlchemy notes the loss and checks its other connections before reusing them.
         with contextlib.suppress(SQLAlchemyError):
             connection.exec_driver_sql("SELECT 1")
     failure = DBAPIError.instance(sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost)

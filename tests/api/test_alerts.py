@@ -384,7 +384,7 @@ async def test_large_payment_freezes_its_vault_alone(alarmed: tuple[ServiceWorld
         while len(mailbox.received) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     says = {str(one["Subject"]): one.get_content() for one in mailbox.received}
-    assert sum("The rule freezes the wallet for this reason." in text for text in says.values()) == 1
+    assert sum("The alert freezes the wallet for this reason." in text for text in says.values()) == 1
 
 
 @pytest.mark.proves(
@@ -434,7 +434,7 @@ async def test_counted_alert_freezes_its_vault_alone(alarmed: tuple[ServiceWorld
     async with asyncio.timeout(_PATIENCE):
         while len(mailbox.received) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert sum("The rule freezes the wallet for this reason." in one.get_content() for one in mailbox.received) == 1
+    assert sum("The alert freezes the wallet for this reason." in one.get_content() for one in mailbox.received) == 1
 
     # Counted refusals and payees do not count again.
     await world.ok("PATCH", f"/v1/wallets/{watched['wallet_id']}", {"status": "active"})

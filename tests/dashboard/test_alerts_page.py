@@ -33,7 +33,7 @@ async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
         sends = page.get_by_role("group", name="Refused payments").get_by_label("Send e-mails")
         await sends.uncheck()
         await page.get_by_role("button", name="Save").click()
-        await page.get_by_text("The rules are saved.").wait_for()
+        await page.get_by_text("The alert rules are saved.").wait_for()
         await expect(low).to_have_value("ops@example.com\ncfo@example.com")
         await expect(sends).not_to_be_checked()
     saved = await world.ok("GET", "/v1/alerts")
@@ -63,7 +63,7 @@ async def test_vault_has_rules_of_its_own_or_those_of_all(site: Served) -> None:
         assert await findings(page) == []
         assert await overflow(page) <= 0
         await page.get_by_role("button", name="Save").click()
-        await page.get_by_text("The rules are saved.").wait_for()
+        await page.get_by_text("The alert rules are saved.").wait_for()
         saved = await world.ok("GET", path)
         assert (saved["large_transaction"]["threshold"], saved["large_transaction"]["inherited"]) == ("5.00", False)
         assert saved["large_transaction"]["emails"] == ["ops@example.com"]

@@ -247,7 +247,7 @@ async def test_webhook_is_registered_pinged_and_enabled_again(site: Served, rece
         assert await findings(page) == []
         receiver.behave = ok
         await row.get_by_role("button", name="Resend").click()
-        await page.get_by_text("The delivery is queued, and is being sent again").wait_for()
+        await page.get_by_text("The delivery is queued again. It is sent unless the webhook is paused.").wait_for()
         await row.get_by_text("Delivered").wait_for()
 
         world.service.db.write_now(

@@ -108,7 +108,7 @@ def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:
 
 
 def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[Shown, list[AuditRecord]]:
-    """Return a policy as shown by a form with this tag, and the later changes from its log, oldest first."""
+    """Return a policy as shown by a form with this tag, and the later changes from the policy's log, oldest first."""
     known = tag.partition("-")[0]
     version = int(known) if known.isdecimal() and len(known) <= 2 * _DIGITS else now.version
     shown, since = shown_by(now), list[AuditRecord]()

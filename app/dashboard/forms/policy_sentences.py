@@ -26,7 +26,7 @@ _UNSET: Mapping[str, str] = {
 }
 _ALL_REFUSED = "Every payment is refused."
 _MIXED_UP = " The cap of {} is lower, so it can refuse first."
-#: Entries of a list that a page shows by name.
+#: Maximum number of entries of a list that a page names.
 _NAMED = 20
 
 

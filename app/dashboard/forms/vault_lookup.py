@@ -1,4 +1,4 @@
-"""Finds vaults by a text that people know: a name, an agent's id, the vault's id or an address; names addresses."""
+"""Finds vaults by a typed name, agent id, vault id or address, and returns the names of addresses."""
 
 from collections.abc import Callable, Iterable, Sequence
 

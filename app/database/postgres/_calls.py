@@ -33,7 +33,10 @@ _LOOK_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BatchedCall:
-    """Work for a shared transaction. `repeatable` is as in `Database.write`. `lease` is the needed lease."""
+    """Work for a shared transaction. `repeatable` is as in `Database.write`.
+
+    `lease` is the lease that the work needs.
+    """
 
     work: Callable[[Connection], Any]
     repeatable: bool = False
@@ -202,7 +205,8 @@ def track_sockets(engine: Engine) -> None:
 
     @event.listens_for(engine, "connect")
     def keep(connection: Any, record: Any) -> None:
-        # A duplicate of the driver's handle. Shutting it down wakes up the threads that wait on the driver's.
+        # A duplicate of the driver's handle. Shutting down the duplicate wakes up the threads that wait on the driver's
+        # handle.
         record.info[_SOCKET] = socket.socket(fileno=os.dup(connection.fileno()))
 
     @event.listens_for(engine, "close")

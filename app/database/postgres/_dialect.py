@@ -29,7 +29,7 @@ class _Compiler(PGCompiler_psycopg):
         return f"{self.process(binary.left, **options)} {comparison} ({self.process(array, **options)})"
 
     def bindparam_string(self, name: str, *arguments: Any, **options: Any) -> str:
-        """Cast every value of a known type: libpq sends texts, and their place need not show their type."""
+        """Cast every value of a known type: libpq sends texts, and a text's place in the SQL need not show its type."""
         text, bindparam_type = super().bindparam_string(name, *arguments, **options), options.get("bindparam_type")
         if bindparam_type is None or isinstance(bindparam_type, NullType):
             return text

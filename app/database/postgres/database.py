@@ -49,9 +49,10 @@ from app.database.signals import CHANNEL
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
 _IDLE = 4.0
-"""After this many seconds without a statement, a process that holds the lock counts as stopped."""
+"""After this many seconds without a statement, a process that holds the writers' lock counts as stopped."""
 _IDLE_BETWEEN_STEPS = 30.0
-"""The same limit between two steps of a long transaction, which may do other work between its steps."""
+"""After this many seconds between two steps of a long transaction, its process counts as stopped. The limit is longer
+because the process may do other work between the steps."""
 _DOUBT = 5.0
 """Maximum seconds for finding the outcome of a commit with a lost response."""
 _PAUSE = 0.2
@@ -280,7 +281,7 @@ class PostgresDatabase(Database):
     def _write_all(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
         with self._lock:
             if len(calls) > 1 and all(one.repeatable for one in calls):
-                # Usually, none of them fails and no savepoint is needed.
+                # Usually, no piece of work fails, so no savepoint is needed.
                 with contextlib.suppress(RetryBatch):
                     return self._transaction(call, calls, run_together)
             return self._transaction(call, calls, run_with_savepoints)

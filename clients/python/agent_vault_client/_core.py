@@ -23,19 +23,20 @@ VERSION = "0.1.0"
 KEY_LIFETIME = 23 * 3600.0
 """Seconds for which a key may be sent again. The service keeps keys for 24 hours."""
 _CLOCK_ERROR = 300.0
-"""Seconds that a stored key may lie in the future. More than that means that the clock was moved."""
+"""Seconds by which the first use of a stored key may lie in the future. A larger difference means that the clock was
+moved."""
 _ATTEMPT = 30.0
 """Seconds that one attempt may take."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 _FEW = 3
-"""Attempts if the service fails unexpectedly or the response is not the service's."""
+"""Maximum number of attempts if the service fails unexpectedly or the response is not the service's."""
 
 
 class Options(TypedDict, total=False):
     """Options of every client. `base_url` is the service's address. `deadline` limits each call, in seconds.
 
-    `wallet_id` is needed only with a key for several wallets. `store` keeps the keys of orders. `clock` returns the
-    host's Unix time, and `transport` replaces the connection.
+    `wallet_id` is needed only with a key for several wallets. `store` keeps the idempotency keys of orders. `clock`
+    returns the host's Unix time, and `transport` replaces the connection.
     """
 
     base_url: str
@@ -190,7 +191,7 @@ def steps_of(settings: Settings, call: Call[T]) -> Steps[T]:
 
 
 def _service_time(settings: Settings, ends: float) -> Steps[float]:
-    """Return the service's Unix time, or the host's if the service sends none. The service's time ends a key's life."""
+    """Return the service's Unix time, or the host's if the service sends none. Keys expire by this time."""
     told = read((yield _send("GET", "/v1/wallets", {"params": {"limit": 1}}, ends))).headers.get("Service-Time")
     return datetime.fromisoformat(told).timestamp() if told else settings.clock()
 

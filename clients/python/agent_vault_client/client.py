@@ -58,7 +58,7 @@ def _answer(vault: Any, call: Call[T], body: _Body, more: Mapping[str, Any], pay
     except PolicyViolation as refusal:
         if payment is not None and refusal.retry_at is None:
             question = Call[types.Simulation]("POST", "/v1/payments/simulate", payment, deadline=_VERDICT)
-            with suppress(VaultError):  # The refusal is a complete answer without the time.
+            with suppress(VaultError):  # Without the time, the refusal is still a complete answer.
                 refusal.retry_at = (yield from steps_of(vault.core, question)).get("retry_at")
         raise
 

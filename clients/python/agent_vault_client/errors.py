@@ -50,7 +50,7 @@ class RequestError(VaultError):
 
 
 class RateLimited(RequestError, statuses={429}):
-    """Too many requests, or the SOL of a day is used up (429).
+    """Too many requests were sent, or the day's limit of SOL is used up (429).
 
     `retry_after` is the number of seconds to wait, or None if the service does not state it.
     """
@@ -65,7 +65,7 @@ class NotFoundError(VaultError, statuses={404}):
 
 
 class ConflictError(VaultError, statuses={409}):
-    """The request conflicts with another one, or may repeat a lost one (409)."""
+    """The request conflicts with another one, or may repeat a request whose record was lost (409)."""
 
 
 class BusinessError(VaultError, statuses={422}):
@@ -136,8 +136,9 @@ class OutcomeUnknown(VaultError):
         super().__init__(
             f"Order {self.order or key.key!r} of {self.amount or 'an unknown amount'} from "
             f"{self.wallet_id or 'the wallet'} to {self.payee or 'the payee'} was first tried at "
-            f"{self.time.isoformat()}. Its key is too old, so it was not sent again.",
-            remedy="Look for the payment in the transactions. If it is missing, blocked or failed, use another order.",
+            f"{self.time.isoformat()}. Its idempotency key is too old, so the request was not sent again.",
+            remedy="Look for the payment in the transactions. If it is missing, blocked or failed, "
+            "pay again under a new order id.",
         )
 
 
@@ -150,5 +151,8 @@ class SignatureInvalid(VaultError):
 
 
 def family(status: int) -> type[VaultError]:
-    """Return the error class of an HTTP status. It also covers codes of newer services that this package lacks."""
+    """Return the error class of an HTTP status.
+
+    This class also covers error codes of newer services that this package lacks.
+    """
     return FAMILIES.get(status, UnavailableError if status >= 500 else RequestError)

@@ -352,7 +352,7 @@ class BudgetConsumption(TypedDict):
     """
     held: str
     """
-    The money of outstanding allowances. It counts towards all limits of money until each is settled.
+    The money of outstanding allowances. The money of an allowance counts towards all limits of money until the allowance is settled.
     """
 
 
@@ -542,7 +542,7 @@ class CreateBudget(TypedDict):
     """
     parent_id: NotRequired[str | None]
     """
-    The budget that the new one is part of; it must not be part of another. The parent can never be changed.
+    The parent: the budget that the new one is part of. The parent must not be part of another budget, and can never be changed.
     """
 
 
@@ -633,7 +633,7 @@ class CreateKey(TypedDict):
 
     expires_at: NotRequired[str | None]
     """
-    The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies.
+    The time when the key stops working. A key with an end cannot create a key that works longer, and a rotation cannot replace it by one. If omitted in a rotation, the old key's value applies.
     """
     allowed_addresses: NotRequired[list[str] | None]
     """
@@ -915,7 +915,7 @@ class EndCredential(TypedDict):
 
     end_descendants: NotRequired[bool]
     """
-    True to also end the keys and people created by this key or person, even if it has already ended itself. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`.
+    True to also end the keys and people created by this key or person, even if this key or person itself has already ended. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`.
     """
 
 
@@ -934,7 +934,7 @@ class ErrorBody(TypedDict):
     """
     docs: str
     """
-    The link to the documentation of the code.
+    The link to the documentation of the error code.
     """
     request_id: str
     """
@@ -1437,7 +1437,7 @@ class Key(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
+    The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither.
     """
     expires_at: str | None
     """
@@ -1631,7 +1631,7 @@ class NewKey(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
+    The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither.
     """
     expires_at: str | None
     """
@@ -2717,7 +2717,7 @@ class RevokedKey(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
+    The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither.
     """
     expires_at: str | None
     """
@@ -2746,7 +2746,7 @@ class RotateKey(TypedDict):
 
     expires_at: NotRequired[str | None]
     """
-    The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies.
+    The time when the key stops working. A key with an end cannot create a key that works longer, and a rotation cannot replace it by one. If omitted in a rotation, the old key's value applies.
     """
     allowed_addresses: NotRequired[list[str] | None]
     """
@@ -3307,7 +3307,7 @@ class Violation(TypedDict):
     """
     budget_id: NotRequired[str | None]
     """
-    The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error.
+    The budget that refused the payment: the wallet's budget, or that budget's parent. If a rule of the policy refused it, the field is null, or absent in an error.
     """
 
 
@@ -3443,7 +3443,7 @@ class WalletAlerts(TypedDict):
     """
     spending_limit: NoticeAlert
     """
-    The e-mails about 80 % of a budget or of a wallet's month.
+    The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used.
     """
     pauses: NoticeAlert
     """
@@ -4421,7 +4421,7 @@ class Alerts(TypedDict):
     """
     spending_limit: NoticeAlert
     """
-    The e-mails about 80 % of a budget or of a wallet's month.
+    The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used.
     """
     pauses: NoticeAlert
     """
@@ -4494,11 +4494,11 @@ class Approval(TypedDict):
     """
     requested_by: Actor
     """
-    The sender of the refused request. A later equal request does not change it.
+    The sender of the refused request. A later equal request does not change this field.
     """
     memo: str | None
     """
-    The memo of the refused request. A later equal request does not change it.
+    The memo of the refused request. A later equal request does not change this field.
     """
     escrow_terms: EscrowTerms | None
     """
@@ -4617,7 +4617,7 @@ class AuditLogPage(TypedDict):
     """
     unreadable: list[UnreadableAuditEntry]
     """
-    Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks their action.
+    Entries of the page that cannot be shown: they were altered in the database, or their action is unknown to this version of the service.
     """
 
 
@@ -4670,7 +4670,7 @@ class Budget(TypedDict):
     """
     consumption: BudgetConsumption | None
     """
-    The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted.
+    The spending of the budget's wallets, and of the budgets that are part of it. Null once the budget is deleted.
     """
     headroom: BudgetHeadroom | None
     """
@@ -4678,7 +4678,7 @@ class Budget(TypedDict):
     """
     parent_headroom: BudgetHeadroom | None
     """
-    The same for the limits of the parent. Null without a parent, and once the budget is deleted.
+    The amounts and the number of payments that the parent's limits still allow. Null without a parent, and once the budget is deleted.
     """
     wallet_count: int
     """
@@ -4891,7 +4891,7 @@ class PolicyViolationBody(TypedDict):
     """
     docs: str
     """
-    The link to the documentation of the code.
+    The link to the documentation of the error code.
     """
     request_id: str
     """
@@ -5032,7 +5032,7 @@ class PutAlerts(TypedDict):
     """
     spending_limit: NotRequired[PutNoticeAlert | None]
     """
-    The e-mails about 80 % of a budget or of a wallet's month.
+    The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used.
     """
     pauses: NotRequired[PutNoticeAlert | None]
     """

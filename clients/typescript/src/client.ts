@@ -6,7 +6,7 @@ import { type CreateEscrow, type CreatePayment, type Escrow, type FetchedResourc
 import { type FetchPaidResource, type Payment, type Quote, type QuotePaidResource } from "./operations.js";
 import { Resources, type Simulation, type WalletPage } from "./operations.js";
 
-/** Seconds for the question when a refused payment would pass. */
+/** Seconds for the request that asks when a refused payment would pass. */
 const VERDICT = 5;
 
 /** A client for an admin's, operator's or viewer's key. Every operation is a property, by tag: `wallets.create`. */
@@ -20,7 +20,7 @@ export class Admin extends Resources {
   }
 }
 
-/** Options beyond the method's own arguments. Set flags only after the check that their errors describe. */
+/** Options beyond the method's own arguments. Set a flag only after the check that its error describes. */
 type More<Body extends object, Set extends keyof Body> = Options &
   Partial<Omit<Body, Set | "walletId" | "fromWallet" | "currency" | "idempotencyKey">>;
 
@@ -39,7 +39,7 @@ export class Vault extends Admin {
     return this.judged<Payment>("/v1/payments", { ...payment, currency: "USDC" }, more, payment);
   }
 
-  /** Lock `amount` USDC for a task of another wallet. `escrows` completes and disputes it. */
+  /** Lock `amount` USDC for a task of another wallet. Complete or dispute the escrow with `escrows`. */
   async escrow(
     toWallet: string,
     amount: string,
@@ -51,8 +51,8 @@ export class Vault extends Admin {
   }
 
   /**
-   * Fetch a resource and pay at most `maxAmount` USDC if it answers 402, by x402 or MPP. Repeated while the payment is
-   * pending and the resource is missing. The resource's content comes from others.
+   * Fetch a resource and pay at most `maxAmount` USDC if it answers 402, by x402 or MPP. Repeats the request while the
+   * payment is pending and the resource is missing. Do not trust the resource's content.
    */
   async fetch(url: string, maxAmount: string, more: More<FetchPaidResource, "url" | "maxAmount"> = {}): Promise<FetchedResource> {
     return this.judged<FetchedResource>("/v1/paid-requests/fetch", { walletId: await this.wallet(), url, maxAmount }, more);
@@ -84,7 +84,7 @@ export class Vault extends Admin {
     } catch (error) {
       if (payment !== undefined && error instanceof PolicyViolation && error.retryAt === undefined) {
         const question = { method: "POST", path: "/v1/payments/simulate", body: payment };
-        // The refusal is the answer; the time is extra.
+        // Without the time, the refusal is still a complete answer.
         const verdict = await this.core.call<Simulation>(question, { deadline: VERDICT }).catch(() => undefined);
         error.retryAt = verdict?.retry_at ?? undefined;
       }

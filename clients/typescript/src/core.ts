@@ -7,13 +7,13 @@ export const VERSION = "0.1.0";
 
 /** Seconds for which a key may be sent again. The service keeps keys for 24 hours. */
 const KEY_LIFETIME = 23 * 3600;
-/** Seconds that a stored key may lie in the future. More than that means that the clock was moved. */
+/** Seconds by which a stored key's first use may lie in the future. A larger difference means that the clock was moved. */
 const CLOCK_ERROR = 300;
 /** Seconds that one attempt may take. */
 const ATTEMPT = 30;
 const FIRST_PAUSE = 0.25;
 const LONGEST_PAUSE = 8;
-/** Attempts if the service fails unexpectedly or the response is not the service's. */
+/** Maximum number of attempts if the service fails unexpectedly or the response is not the service's. */
 const FEW = 3;
 
 /** An order's key, the Unix time in seconds of its first use, and the facts to look the payment up. */
@@ -135,7 +135,7 @@ export class Core {
     }
   }
 
-  /** Return the service's Unix time, which decides when it forgets keys, or the host's if none is sent. */
+  /** Return the service's Unix time, by which keys expire, or the host's time if the service sends none. */
   private async serviceTime(ends: number): Promise<number> {
     const request = this.request({ method: "GET", path: "/v1/wallets", query: { limit: 1 } }, {});
     const told = (await this.attempt(request, ends)).headers.get("Service-Time");
@@ -190,14 +190,14 @@ export class Core {
   }
 }
 
-/** Return true if a repetition may tell more: the payment is pending, and no resource was received for it. */
+/** Return true if the call should be repeated: its payment is pending, and no resource was received for it. */
 function unsettled(answer: object): boolean {
   const { status, payment, resource } = answer as { status?: string } & Record<string, { status: unknown } | null | undefined>;
   const shown = Number(resource?.status ?? 0);
   return (payment === undefined ? status : payment?.status) === "pending" && !(shown >= 200 && shown < 300);
 }
 
-/** Return true if another attempt may succeed. It has no second effect, because it has the same key. */
+/** Return true if another attempt may succeed. The attempt has no second effect, because it has the same key. */
 function passing(error: VaultError, attempts: number): boolean {
   const { status, code } = error;
   if (error instanceof InvalidAnswer || status === 500) return attempts < FEW && !(status >= 300 && status < 500);

@@ -45,7 +45,7 @@ export class VaultError extends Error {
 /** The request is malformed, too large or too slow (400, 405, 408, 413, 416). */
 export class RequestError extends VaultError {}
 
-/** Too many requests, or the SOL of a day is used up (429). */
+/** Too many requests were sent, or the day's limit of SOL is used up (429). */
 export class RateLimited extends RequestError {}
 
 /** The key or session token is not accepted, or does not permit the request (401, 403). */
@@ -54,7 +54,7 @@ export class AuthenticationError extends VaultError {}
 /** The organisation has no such object (404). */
 export class NotFoundError extends VaultError {}
 
-/** The request conflicts with another one, or may repeat a lost one (409). */
+/** The request conflicts with another one, or may repeat a request whose record was lost (409). */
 export class ConflictError extends VaultError {}
 
 /** The current state does not allow the request (422). */
@@ -121,8 +121,8 @@ export class OutcomeUnknown extends VaultError {
     const time = new Date(created_at * 1000);
     const facts = `${amount || "an unknown amount"} from ${wallet_id || "the wallet"} to ${payee || "the payee"}`;
     const start = `Order ${JSON.stringify(order || key)} of ${facts} was first tried at ${time.toISOString()}.`;
-    const remedy = "Look for the payment in the transactions. If it is missing, blocked or failed, use another order.";
-    super(`${start} Its key is too old, so it was not sent again.`, { remedy, cause });
+    const remedy = "Look for the payment in the transactions. If it is missing, blocked or failed, pay again under a new order id.";
+    super(`${start} Its idempotency key is too old, so the request was not sent again.`, { remedy, cause });
     [this.order, this.walletId, this.payee, this.amount, this.time] = [order, wallet_id, payee, amount, time];
   }
 }
@@ -142,7 +142,7 @@ const FAMILIES: readonly [number[], new (message: string, details?: Details) => 
   [[429], RateLimited],
 ];
 
-/** Return the error of a status. Unknown codes of newer services have a class too. */
+/** Return the error of a status. This class also covers error codes of newer services that this package lacks. */
 export function failure(message: string, details: Details & { status: number }): VaultError {
   const found = FAMILIES.find(([statuses]) => statuses.includes(details.status))?.[1];
   return new (found ?? (details.status >= 500 ? UnavailableError : RequestError))(message, details);

@@ -57,7 +57,7 @@ export interface components {
             approvals: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about payments refused by a frozen, paused or empty wallet. */
             stopped_payments: components["schemas"]["NoticeAlert"];
-            /** @description The e-mails about 80 % of a budget or of a wallet's month. */
+            /** @description The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used. */
             spending_limit: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about pauses of the organisation and their end. */
             pauses: components["schemas"]["NoticeAlert"];
@@ -170,9 +170,9 @@ export interface components {
             policy_version: number;
             /** @description The policy's `requireCoSign` in the version `policy_version`. The amount exceeds it. */
             threshold: string | null;
-            /** @description The sender of the refused request. A later equal request does not change it. */
+            /** @description The sender of the refused request. A later equal request does not change this field. */
             requested_by: components["schemas"]["Actor"];
-            /** @description The memo of the refused request. A later equal request does not change it. */
+            /** @description The memo of the refused request. A later equal request does not change this field. */
             memo: string | null;
             /** @description The terms that the approval of an escrow covers; null for other types. */
             escrow_terms: components["schemas"]["EscrowTerms"] | null;
@@ -297,7 +297,7 @@ export interface components {
             has_more: boolean;
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
-            /** @description Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks their action. */
+            /** @description Entries of the page that cannot be shown: they were altered in the database, or their action is unknown to this version of the service. */
             unreadable: components["schemas"]["UnreadableAuditEntry"][];
         };
         /**
@@ -364,11 +364,11 @@ export interface components {
             max_total: string | null;
             /** @description The end of the budget. Afterwards, the budget refuses every payment. Null means no end. */
             expires_at: string | null;
-            /** @description The spending of its wallets, and of the budgets that are part of it. Null once the budget is deleted. */
+            /** @description The spending of the budget's wallets, and of the budgets that are part of it. Null once the budget is deleted. */
             consumption: components["schemas"]["BudgetConsumption"] | null;
             /** @description The amounts and the number of payments that the limits still allow. Null once the budget is deleted. */
             headroom: components["schemas"]["BudgetHeadroom"] | null;
-            /** @description The same for the limits of the parent. Null without a parent, and once the budget is deleted. */
+            /** @description The amounts and the number of payments that the parent's limits still allow. Null without a parent, and once the budget is deleted. */
             parent_headroom: components["schemas"]["BudgetHeadroom"] | null;
             /** @description The number of wallets in the budget itself; zero at first. */
             wallet_count: number;
@@ -398,7 +398,7 @@ export interface components {
             payments_in_hour: number;
             /** @description The amount ever spent, less refunds. */
             total: string;
-            /** @description The money of outstanding allowances. It counts towards all limits of money until each is settled. */
+            /** @description The money of outstanding allowances. The money of an allowance counts towards all limits of money until the allowance is settled. */
             held: string;
         };
         /** @description The headroom of each limit: the amount or number that the wallets have left. Null if the limit is not set. */
@@ -521,7 +521,7 @@ export interface components {
             expiresAt?: string | null;
             /** @description A display name for people. */
             name: string;
-            /** @description The budget that the new one is part of; it must not be part of another. The parent can never be changed. */
+            /** @description The parent: the budget that the new one is part of. The parent must not be part of another budget, and can never be changed. */
             parentId?: string | null;
         };
         /** @description Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
@@ -574,7 +574,7 @@ export interface components {
         };
         /** @description Body of a request to create a key. An agent's key needs its wallet; other keys must not have one. */
         CreateKey: {
-            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies. */
+            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, and a rotation cannot replace it by one. If omitted in a rotation, the old key's value applies. */
             expiresAt?: string | null;
             /** @description At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies. */
             allowedAddresses?: string[] | null;
@@ -760,7 +760,7 @@ export interface components {
         };
         /** @description Body of a request that ends a key or a person. `endDescendants` also ends the keys and people created by it. */
         EndCredential: {
-            /** @description True to also end the keys and people created by this key or person, even if it has already ended itself. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`. */
+            /** @description True to also end the keys and people created by this key or person, even if this key or person itself has already ended. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`. */
             endDescendants?: boolean;
         };
         /** @description The members of every error. Some codes add further members. */
@@ -769,7 +769,7 @@ export interface components {
             code: string;
             /** @description The error's message for people. */
             message: string;
-            /** @description The link to the documentation of the code. */
+            /** @description The link to the documentation of the error code. */
             docs: string;
             /** @description The id of the request. Quote it when you ask for support. */
             request_id: string;
@@ -1121,7 +1121,7 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
@@ -1224,7 +1224,7 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
@@ -1573,7 +1573,7 @@ export interface components {
             code: "policy_violation";
             /** @description The error's message for people. */
             message: string;
-            /** @description The link to the documentation of the code. */
+            /** @description The link to the documentation of the error code. */
             docs: string;
             /** @description The id of the request. Quote it when you ask for support. */
             request_id: string;
@@ -1689,7 +1689,7 @@ export interface components {
             approvals?: components["schemas"]["PutNoticeAlert"] | null;
             /** @description The e-mails about payments refused by a frozen, paused or empty wallet. */
             stoppedPayments?: components["schemas"]["PutNoticeAlert"] | null;
-            /** @description The e-mails about 80 % of a budget or of a wallet's month. */
+            /** @description The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used. */
             spendingLimit?: components["schemas"]["PutNoticeAlert"] | null;
             /** @description The e-mails about pauses of the organisation and their end. */
             pauses?: components["schemas"]["PutNoticeAlert"] | null;
@@ -2046,7 +2046,7 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null if there was neither. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
@@ -2063,7 +2063,7 @@ export interface components {
          *     For omitted restrictions, the old key's values apply.
          */
         RotateKey: {
-            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies. */
+            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, and a rotation cannot replace it by one. If omitted in a rotation, the old key's value applies. */
             expiresAt?: string | null;
             /** @description At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies. */
             allowedAddresses?: string[] | null;
@@ -2447,7 +2447,7 @@ export interface components {
             limit: string;
             /** @description The value that the payment would have reached. */
             attempted: string;
-            /** @description The budget that refused: the wallet's or its parent. For a rule of the policy, null, or absent in an error. */
+            /** @description The budget that refused the payment: the wallet's budget, or that budget's parent. If a rule of the policy refused it, the field is null, or absent in an error. */
             budget_id?: string | null;
         };
         /** @description The alert about refused payments, escrows and allowances. `enabled` is true if it sends e-mails to `emails`. */
@@ -2520,7 +2520,7 @@ export interface components {
             approvals: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about payments refused by a frozen, paused or empty wallet. */
             stopped_payments: components["schemas"]["NoticeAlert"];
-            /** @description The e-mails about 80 % of a budget or of a wallet's month. */
+            /** @description The e-mails sent when 80 % of a limit of a budget, or of a wallet's monthly limit, is used. */
             spending_limit: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about pauses of the organisation and their end. */
             pauses: components["schemas"]["NoticeAlert"];
