@@ -132,7 +132,10 @@ class Recorder(Periodic):
         return self._firsts[caller] > MAX_BY_MINUTE
 
     async def stop(self) -> None:
-        """Stop, and write the queued entries and the counts. If they cannot be written, their number is logged."""
+        """Stop, and write the queued entries and the counts.
+
+        If the entries cannot be written, their number is logged.
+        """
         await super().stop()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)

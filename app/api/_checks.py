@@ -105,7 +105,7 @@ def timestamp(value: Any) -> int:
 def after_start(value: int, info: ValidationInfo) -> int:
     start = info.data.get("from_")
     if start is not None and value <= start:
-        raise PydanticCustomError("period", "must be after from")
+        raise PydanticCustomError("period", "must be later than from")
     return value
 
 

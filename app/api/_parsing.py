@@ -110,7 +110,7 @@ async def _read(request: Request, *, limit: int, seconds: float) -> bytes:
                 if size <= limit:
                     raw += chunk
     except ClientDisconnect:
-        raise RequestError("invalid_request", "The body ended early.") from None
+        raise RequestError("invalid_request", "The body ended early. Send the request again.") from None
     except TimeoutError:
         raise RequestError("request_timeout", headers=_CLOSE) from None
     if size > limit:

@@ -91,7 +91,7 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
     },
     "Idempotent-Replayed": {
         "description": "`true` if this is the stored response of an earlier request with the same idempotency key. "
-        "`false` if the freeze or pause had been lifted since the first response, so that it was made again.",
+        "`false` if the freeze or pause had been lifted since the first response, so that the request made it again.",
         "schema": {"type": "string", "enum": ["true", "false"]},
     },
 }

@@ -96,7 +96,7 @@ class Instructions(
         return self._build("update_org", args, signer=signer)
 
     def accept_authority(self, *, new_authority: Pubkey, expected_sequence: int) -> Instruction:
-        """Pass the authority's role to the proposed authority, which signs.
+        """Give the authority's role to the proposed authority, which signs this instruction.
 
         `expected_sequence` is the organisation's `authority_sequence`.
         """

@@ -192,7 +192,7 @@ class Nodes:
         if not task.cancelled():
             task.exception()
 
-    # Which nodes
+    # Choosing nodes
 
     def _usable(self) -> list[_Node]:
         """Return the nodes that belong to the chain, in the order in which to read from them."""

@@ -34,7 +34,7 @@ from indexer import EventStore
 
 @click.group("db")
 def database() -> None:
-    """Prepare a PostgreSQL database, or move a data folder into it."""
+    """Prepare a PostgreSQL database, or move the records of a data folder into one."""
 
 
 def _url(settings: Settings) -> str:

@@ -19,8 +19,8 @@ from app.server.data_folder import node_name, sidecar_settings
 def keeper(**given: Any) -> None:
     """Run the keeper without the API, on the service's data.
 
-    The keeper freezes wallets with an expired policy, refunds escrows, settles allowances, and tops up wallets. With a
-    data folder alone, the process also runs other background jobs, such as the indexer.
+    The keeper freezes wallets with an expired policy, refunds escrows, settles allowances, and tops up wallets. If the
+    service uses no PostgreSQL database, the process also runs other background jobs, such as the indexer.
     """
     settings = sidecar_settings(settings_of(**given, keeper=True))
 

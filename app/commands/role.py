@@ -249,7 +249,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
     signer = service.signers.operator if role == "operator" else service.signers.arbiter
     every = await service.db.read(all_organisations)
     if not every:
-        raise ConfigurationError("there is no organisation yet")
+        raise ConfigurationError("there is no organisation yet; create one with `agent-vault orgs create`")
     strangers, done = [], True
     for one in every:
         found = await organisation_roles.roles_of(service, one.org)

@@ -90,8 +90,8 @@ class Settings(FeeSettings):
     fee_payer_key: str | None = None
     """The fee payer's key, in the same forms as `operator_key`; by default `keys/fee-payer.json`."""
     pkcs11_timeout: float = Field(default=5.0, gt=0)
-    """Time that a token may take to sign, or to open at the start. If signing takes longer, the request is answered
-    with 503 `signer_unavailable`."""
+    """Time that a hardware token may take to sign, or to open at the start. If signing takes longer, the request is
+    answered with 503 `signer_unavailable`."""
     operator_daily_limit: str = "250000.00"
     """Maximum USDC that a new organisation's operator may move into vaults in 24 hours. It limits the damage of a
     leaked operator key."""
@@ -137,7 +137,7 @@ class Settings(FeeSettings):
     max_body_bytes: int = Field(default=65_536, gt=0)
     """Largest request body in bytes. An allowlist of 1,000 addresses takes 48,000."""
     request_timeout: float = Field(default=15.0, gt=0)
-    """Time that the head of a request may take to arrive, and then its body."""
+    """Time that the head of a request may take to arrive, and the same time again for the request's body."""
     shutdown_timeout: int = Field(default=15, ge=0)
     """Time that running requests have to finish when the service stops."""
     rate_limit: int = Field(default=100, ge=0)
@@ -185,8 +185,8 @@ class Settings(FeeSettings):
     webhook_interval: float = Field(default=0.2, gt=0)
     """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
-    """Maximum number of webhooks that this node calls at the same time. The last quarter is for organisations without a
-    running call."""
+    """Maximum number of webhooks that this node calls at the same time. The last quarter of this number is for
+    organisations without a running call."""
     alerts: bool = True
     """True to raise alerts on this node, if it has the role `indexer`, and to send their e-mails, if it has the role
     `worker`."""
@@ -203,7 +203,7 @@ class Settings(FeeSettings):
     """Encryption of the connection to the mail server: none, after `STARTTLS`, or from the start. The certificate is
     checked against the system's authorities, or those in the file named by `SSL_CERT_FILE`."""
     smtp_username: str | None = None
-    """User name for the mail server; needs `smtp_password` and an encrypted connection."""
+    """User name for the mail server; requires `smtp_password` and an encrypted connection."""
     smtp_password: SecretStr | None = None
     """Password for the mail server."""
     smtp_from: str | None = None

@@ -165,7 +165,7 @@ async def test_body_that_turns_malformed_is_answered_once_in_the_envelope(world:
         for broken in (b"nonsense\r\n", b"0\r\na: ".ljust(70_000, b"x")):
             answer = _parsed(await _answer(port, _head(world, Transfer_Encoding="chunked"), b"2\r\n{}\r\n", broken))
             error = error_of(answer, 400, "invalid_request")
-            assert error["message"] == "The body ended early."
+            assert error["message"] == "The body ended early. Send the request again."
 
 
 async def test_body_in_chunks_of_a_byte_is_read(world: ServiceWorld) -> None:

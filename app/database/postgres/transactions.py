@@ -108,7 +108,7 @@ class ConnectionCache:
 
     @contextmanager
     def one(self) -> Iterator[Connection]:
-        """Use a connection. It is kept unless its use raises an error or leaves a transaction open."""
+        """Use a connection, and keep it unless this context raises an error or leaves a transaction open."""
         try:
             connection = self._free.pop()
         except IndexError:

@@ -147,7 +147,7 @@ class StoreError(VaultError):
 
 
 class SignatureInvalid(VaultError):
-    """A webhook's request lacks a valid signature, or is too old."""
+    """A webhook's request lacks a valid signature, or its time differs too much from this machine's clock."""
 
 
 def family(status: int) -> type[VaultError]:

@@ -14,7 +14,7 @@ from agent_vault_client.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """An order's key, the Unix time in seconds of its first use, and the facts to look the payment up."""
+    """An order's key, the Unix time in seconds of its first use, and the facts with which to find the payment."""
 
     order: str
     key: str
@@ -35,9 +35,9 @@ class KeyStore(Protocol):
 
 
 class FolderStore:
-    """A folder with one file per order. Processes may share it, and the TypeScript client reads the same files.
+    """A folder with one file per order. Processes may share the folder, and the TypeScript client reads the same files.
 
-    Delete files only of orders that are never repeated.
+    Delete an order's file only if the order will never be repeated.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

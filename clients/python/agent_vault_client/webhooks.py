@@ -25,12 +25,12 @@ def verify_webhook(
     given = {name.lower(): value for name, value in headers.items()}
     stamp, signatures = given.get("webhook-timestamp", ""), given.get("webhook-signature", "")
     if not (stamp.isascii() and stamp.isdigit()):
-        raise SignatureInvalid("The request has no valid webhook-timestamp.")
+        raise SignatureInvalid("The request has no valid header webhook-timestamp.")
     signed = f"{given.get('webhook-id', '')}.{stamp}.".encode() + body
     key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     expected = b"v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest())
     if not any(hmac.compare_digest(expected, one.encode()) for one in signatures.split(" ")):
         raise SignatureInvalid("No signature of the request is valid.")
     if abs((time.time() if now is None else now) - int(stamp)) > tolerance:
-        raise SignatureInvalid("The request is too old.")
+        raise SignatureInvalid("The time of the request differs too much from this machine's clock.")
     return cast(dict[str, Any], json.loads(body))

@@ -16,7 +16,7 @@ const LONGEST_PAUSE = 8;
 /** Maximum number of attempts if the service fails unexpectedly or the response is not the service's. */
 const FEW = 3;
 
-/** An order's key, the Unix time in seconds of its first use, and the facts to look the payment up. */
+/** An order's key, the Unix time in seconds of its first use, and the facts with which to find the payment. */
 export interface StoredKey {
   order: string;
   key: string;
@@ -28,7 +28,7 @@ export interface StoredKey {
 
 /**
  * Keeps the key of each order. `claim` returns the order's stored key, after storing the new one durably if there is
- * none. Of simultaneous claims of an order, in any processes, all must return the same key.
+ * none. Simultaneous claims of an order must all return the same key, even in different processes.
  */
 export interface KeyStore {
   claim(fresh: StoredKey): Promise<StoredKey>;

@@ -130,7 +130,7 @@ export class OutcomeUnknown extends VaultError {
 /** The store of keys cannot be written or read, so nothing was sent. */
 export class StoreError extends VaultError {}
 
-/** A webhook's request lacks a valid signature, or is too old. */
+/** A webhook's request lacks a valid signature, or its time differs too much from this machine's clock. */
 export class SignatureInvalid extends VaultError {}
 
 const FAMILIES: readonly [number[], new (message: string, details?: Details) => VaultError][] = [

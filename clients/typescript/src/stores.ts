@@ -9,8 +9,8 @@ import type { KeyStore, StoredKey } from "./core.js";
 import { StoreError } from "./errors.js";
 
 /**
- * A folder with one file per order. Processes may share it, and the Python client reads the same files. Delete files only
- * of orders that are never repeated.
+ * A folder with one file per order. Processes may share the folder, and the Python client reads the same files. Delete
+ * an order's file only if the order will never be repeated.
  */
 export class FolderStore implements KeyStore {
   constructor(private readonly folder: string) {}

@@ -21,7 +21,7 @@ export async function verifyWebhook(
   const entries = headers instanceof Headers ? [...headers] : Object.entries(headers);
   const given = new Map(entries.map(([name, value]) => [name.toLowerCase(), String(value ?? "")]));
   const stamp = given.get("webhook-timestamp") ?? "";
-  if (!/^\d+$/.test(stamp)) throw new SignatureInvalid("The request has no valid webhook-timestamp.");
+  if (!/^\d+$/.test(stamp)) throw new SignatureInvalid("The request has no valid header webhook-timestamp.");
   const start = new TextEncoder().encode(`${given.get("webhook-id") ?? ""}.${stamp}.`);
   const signed = new Uint8Array(start.length + body.length);
   signed.set(start);
@@ -35,7 +35,7 @@ export async function verifyWebhook(
     }
   }
   if (!valid) throw new SignatureInvalid("No signature of the request is valid.");
-  if (Math.abs(now - Number(stamp)) > tolerance) throw new SignatureInvalid("The request is too old.");
+  if (Math.abs(now - Number(stamp)) > tolerance) throw new SignatureInvalid("The time of the request differs too much from this machine's clock.");
   return JSON.parse(new TextDecoder().decode(body)) as WebhookEvent;
 }
 
