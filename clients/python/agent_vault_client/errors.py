@@ -151,8 +151,5 @@ class SignatureInvalid(VaultError):
 
 
 def family(status: int) -> type[VaultError]:
-    """Return the error class of an HTTP status.
-
-    This class also covers error codes of newer services that this package lacks.
-    """
+    """Return the error class of an HTTP status. The class also covers error codes that this package does not know."""
     return FAMILIES.get(status, UnavailableError if status >= 500 else RequestError)
