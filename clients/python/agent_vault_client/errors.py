@@ -137,8 +137,7 @@ class OutcomeUnknown(VaultError):
             f"Order {self.order or key.key!r} of {self.amount or 'an unknown amount'} from "
             f"{self.wallet_id or 'the wallet'} to {self.payee or 'the payee'} was first tried at "
             f"{self.time.isoformat()}. Its idempotency key is too old, so the request was not sent again.",
-            remedy="Look for the payment in the transactions. If it is missing, blocked or failed, "
-            "pay again under a new order id.",
+            remedy="Check the transactions. If the payment is missing, blocked or failed, pay under a new order id.",
         )
 
 

@@ -121,7 +121,7 @@ export class OutcomeUnknown extends VaultError {
     const time = new Date(created_at * 1000);
     const facts = `${amount || "an unknown amount"} from ${wallet_id || "the wallet"} to ${payee || "the payee"}`;
     const start = `Order ${JSON.stringify(order || key)} of ${facts} was first tried at ${time.toISOString()}.`;
-    const remedy = "Look for the payment in the transactions. If it is missing, blocked or failed, pay again under a new order id.";
+    const remedy = "Check the transactions. If the payment is missing, blocked or failed, pay under a new order id.";
     super(`${start} Its idempotency key is too old, so the request was not sent again.`, { remedy, cause });
     [this.order, this.walletId, this.payee, this.amount, this.time] = [order, wallet_id, payee, amount, time];
   }
