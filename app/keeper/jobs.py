@@ -95,8 +95,8 @@ def settle(service: Service, allowance: AllowanceRecord) -> Job:
 def refund(service: Service, escrow: DueEscrow) -> Job:
     """Refund an escrow that is past its deadline or has a dispute not decided in time. The fee payer signs.
 
-    If the escrow is settled, collect the share of the party that could not be paid. The program refuses this until the
-    share can be paid.
+    If the escrow is settled but a party could not be paid its share, collect that share. The program refuses the
+    collection until the share can be paid.
     """
 
     async def build() -> Instruction:

@@ -56,7 +56,7 @@ def ui_amount(amount: int, places: int) -> dict[str, Any]:
     if places:
         digits = text.rjust(places + 1, "0")
         text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
-    # The RPC's response contains a float for display. It is never used in a computation here.
+    # The RPC's response contains a float for display. The float is never used in a computation here.
     return {"uiAmount": float(text), "decimals": places, "amount": str(amount), "uiAmountString": text}
 
 

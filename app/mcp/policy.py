@@ -23,7 +23,7 @@ def _sentences(policy: Json) -> Iterator[str]:
     if policy["max_open_escrows"] is not None:
         yield f"At most {policy['max_open_escrows']} escrows may be open at a time."
     if policy["allow_allowances"]:
-        yield "Allowances may be granted. Their delegate pays by a plain transfer."
+        yield "Allowances may be granted. The delegate of an allowance pays by a plain transfer."
     if policy["allowed_recipients"]:
         yield f"Only these recipients may be paid: {', '.join(policy['allowed_recipients'])}."
     if policy["blocked_categories"]:

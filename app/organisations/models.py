@@ -77,7 +77,7 @@ class Organization(ResponseBody):
     reserve_address: Annotated[Address, ReadFrom("reserve"), example("HXtBm8XZbxaTt41uqaKhwUAa6Z1aPyvJdsZVENiWsetg")]
     """The token account for deposits of USDC."""
     reserve_balance: Usdc
-    """The reserve's balance."""
+    """The balance of the organisation's reserve, in USDC."""
     program_id: Annotated[Address, example("AgentVau1tPo1icyGuardedSpending111111111111")]
     """The address of the program."""
     mint: Annotated[Address, example("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")]

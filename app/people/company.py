@@ -59,7 +59,7 @@ class ConfirmationWays:
 
 
 def request_for(browser: Browser, purpose: Purpose, **about: str) -> OpenIdRequest:
-    """Return a new, unstored OpenIdRequest. ``about`` can set its ``person_id``, ``invitation`` and ``name``."""
+    """Return a new OpenIdRequest, not stored yet. ``about`` can set its ``person_id``, ``invitation`` and ``name``."""
     return OpenIdRequest(
         state=new_token(),
         holder=digest(browser.token),

@@ -90,8 +90,8 @@ class RemovedPerson(ListedPerson):
     """A removed person, and the active API keys and people that this person created, directly or through others."""
 
     descendants: list[Descendant]
-    """The active API keys and people that the person created, directly or through others. With `endDescendants`, they
-    have been ended by this request.
+    """The active API keys and people that the person created, directly or through others. With `endDescendants`, this
+    request has ended them.
     """
 
 

@@ -120,7 +120,7 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
     """Return the cookie digests with an open session.
 
-    For any number of people's sessions, this takes two queries in total.
+    However many people's sessions there are, this takes two queries in total.
     """
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})

@@ -101,5 +101,5 @@ async def draft(service: Service, allowlist: Pubkey) -> dict[str, Any] | None:
 
 
 def is_written(found: Mapping[str, Any] | None, entries: Mapping[bytes, str]) -> bool:
-    """Return True if a draft is sealed and holds exactly these entries."""
+    """Return True if the draft of an allowlist is sealed and holds exactly these entries."""
     return found is not None and bool(found["sealed"]) and found["entries"] == list(entries)

@@ -37,7 +37,7 @@ class ReplayVm:
         self, program: Path, codec: Codec, addresses: Addresses, accounts: Mapping[Pubkey, RawAccount]
     ) -> None:
         self._codec, self._addresses = codec, addresses
-        # Nothing is signed here: the signatures were checked when the payments were made.
+        # Replayed payments are not signed: their signatures were checked when the payments were made.
         self._svm = LiteSVM().with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
         self._svm.add_program_from_file(codec.program_id, program)
         for address, account in accounts.items():

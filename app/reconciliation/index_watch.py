@@ -17,7 +17,7 @@ _PAUSE_MS = 3_600_000
 
 
 _MOMENT = 5
-"""Seconds until a hole is reported, so that one wrong response of a node is not reported."""
+"""Seconds that a hole must last before it is reported, so that a single wrong response of a node is not reported."""
 
 
 async def lasting_gaps(service: Service) -> Mapping[str, str]:

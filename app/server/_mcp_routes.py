@@ -46,7 +46,8 @@ class McpEndpoint:
         except RequestError as error:
             if not hasattr(request.state, "principal"):
                 raise
-            # Clients treat the status 429 as a failed connection, so the status is 200, or 202 for a notification.
+            # Clients treat the HTTP status 429 as a failed connection, so a refusal has the status 200, or 202 for a
+            # notification.
             request.state.refusal, request.state.error_code, request.state.headers = error, error.code, error.headers
         # The SDK would accept a JSON object with a repeated name, although a proxy may have checked the other value.
         asked = await read_json(request, empty=False, limit=settings.max_body_bytes, seconds=settings.request_timeout)

@@ -39,8 +39,8 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     """Send a transaction that was signed elsewhere.
 
     The body is the output of `agent-vault sign`: the service's transaction, signed by the organisation's authority. The
-    service adds its own signatures, simulates the transaction, stores and sends it. The response is that of the change
-    itself. Sending the same transaction again returns the same outcome.
+    service adds its own signatures, simulates the transaction, stores and sends it. The response is the same as if the
+    change had been made directly. Sending the same transaction again returns the same outcome.
     """
     return await signatures.send(call.service, call.principal, call.claim, body.transaction)
 

@@ -137,7 +137,8 @@ class Outcomes:
             raise unavailable(attempt) from None
         await self._projector.catch_up()
         if await self._indexer.slot_of(attempt.signature) is None:
-            # The node knows the transaction but does not list it yet, so the read models lack it.
+            # The node knows the transaction but does not list it in the program's history yet, so the read models lack
+            # it.
             self._indexer.wake(attempt.signature)
             return pending
         if not self.type_of(attempt).projected:

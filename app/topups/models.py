@@ -29,7 +29,7 @@ class PutTopupRule(ChangeBody):
     )
 
     enabled: bool
-    """True if the rule is in force."""
+    """True to put the rule in force, false to disable it."""
     trigger_below: Annotated[Annotated[Limit, AfterValidator(_storable)] | None, example("10.00")] = None
     """The balance below which the wallet is topped up. An enabled rule needs it."""
     topup_amount: Annotated[Annotated[Amount, AfterValidator(_storable)] | None, example("50.00")] = None

@@ -85,7 +85,7 @@ def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
                 for type_ in ("escrow_lock", "a2a_send"):
                     yield _row(landed, place, type_, data["vault"], data["receiver"], data["amount"])
             case "EscrowSettled" | "EscrowCollected":
-                # A party that could not be paid gets its row when its share is collected.
+                # If a party could not be paid at the settlement, its row follows when its share is collected.
                 released = 0 if data.get("receiver_owed") else data["released"]
                 refunded = 0 if data.get("vault_owed") else data["refunded"]
                 if data["surplus_to_receiver"]:

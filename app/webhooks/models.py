@@ -116,7 +116,10 @@ class Webhook(ResponseBody):
 
 
 class WebhookWithSecret(Webhook):
-    """A webhook with its signing secret. Only creation, rotation and their replays show the secret."""
+    """A webhook with its signing secret.
+
+    Only the responses to its creation and to a rotation, and their replays, show the secret.
+    """
 
     signing_secret: Annotated[str, example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
     """The signing secret. It begins with `whsec_`. Only this response and its replays show it."""
@@ -136,7 +139,7 @@ class DeliveryAttempt(ResponseBody):
     status_code: Annotated[int | None, example(200)]
     """The HTTP status of the receiver's response. Null without a response."""
     error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
-    """The reason for the missing response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a
+    """The reason why there is no response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a
     response.
     """
     duration_ms: Annotated[int, ReadFrom("duration"), example(84)]

@@ -65,7 +65,7 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
     unsupported = not_supported(payer, offer, lane)
     obstacle = choice.obstacle or unsupported
     if obstacle is not None and obstacle.code == "invalid_recipient" and verdict.warnings:
-        # A payee without a known owner lacks an account, too.
+        # A payee without a known owner has no token account either.
         obstacle = BusinessError("recipient_unverified", verdict.warnings.pop())
     await _note(call, body, asked, answer)
     return Quote(
@@ -104,7 +104,7 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
         found, warnings = await _paid_for(payer, body, asked, await _ask(call, asked))
         if isinstance(found, Received):
             await _note(call, body, asked, found)
-            # Only paid resources are stored. A repeated request asks the resource again.
+            # Only paid resources are stored. A repeated request for an unpaid resource asks the resource again.
             claim.open_ended = True
             return FetchedResource(resource=_shown(found), payment=None, warnings=warnings)
         paid = found

@@ -131,8 +131,8 @@ async def _note_transfer(service: Service, issued: IssuedPayment, found: Allowan
     facilitator adds.
     """
     wanted = message_hash(transaction_of(issued.header))
-    # All transactions after the grant, oldest first. Anyone can name the account in a transaction, even after it is
-    # closed.
+    # Read all transactions after the grant, oldest first. Anyone can name the token account in a transaction, even
+    # after the account is closed.
     history = await service.chain.history(found.tokens, found.signature)
     for entry in (one for one in history if not one.failed):
         [raw] = await service.chain.transactions([entry.signature])

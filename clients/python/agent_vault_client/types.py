@@ -820,7 +820,7 @@ class DeliveryAttempt(TypedDict):
     """
     error: Literal['timeout', 'address_not_allowed', 'connection_failed'] | None
     """
-    The reason for the missing response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a response.
+    The reason why there is no response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a response.
     """
     duration_ms: int
     """
@@ -2347,7 +2347,7 @@ class PutTopupRule(TypedDict):
 
     enabled: bool
     """
-    True if the rule is in force.
+    True to put the rule in force, false to disable it.
     """
     trigger_below: NotRequired[str | None]
     """
@@ -2582,7 +2582,7 @@ class RemovedPerson(TypedDict):
     """
     descendants: list[Descendant]
     """
-    The active API keys and people that the person created, directly or through others. With `endDescendants`, they have been ended by this request.
+    The active API keys and people that the person created, directly or through others. With `endDescendants`, this request has ended them.
     """
 
 
@@ -3647,7 +3647,9 @@ class WebhookPage(TypedDict):
 
 class WebhookWithSecret(TypedDict):
     """
-    A webhook with its signing secret. Only creation, rotation and their replays show the secret.
+    A webhook with its signing secret.
+
+    Only the responses to its creation and to a rotation, and their replays, show the secret.
     """
 
     webhook_id: str
@@ -4827,7 +4829,7 @@ class Organization(TypedDict):
     """
     reserve_balance: str
     """
-    The reserve's balance.
+    The balance of the organisation's reserve, in USDC.
     """
     program_id: str
     """

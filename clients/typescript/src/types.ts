@@ -699,7 +699,7 @@ export interface components {
             timestamp: string;
             /** @description The HTTP status of the receiver's response. Null without a response. */
             status_code: number | null;
-            /** @description The reason for the missing response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a response. */
+            /** @description The reason why there is no response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a response. */
             error: ("timeout" | "address_not_allowed" | "connection_failed") | null;
             /** @description The duration in milliseconds. */
             duration_ms: number;
@@ -1252,7 +1252,7 @@ export interface components {
             organization_address: string;
             /** @description The token account for deposits of USDC. */
             reserve_address: string;
-            /** @description The reserve's balance. */
+            /** @description The balance of the organisation's reserve, in USDC. */
             reserve_balance: string;
             /** @description The address of the program. */
             program_id: string;
@@ -1786,7 +1786,7 @@ export interface components {
         };
         /** @description Body of the auto-topup rule. An enabled rule needs both amounts. */
         PutTopupRule: {
-            /** @description True if the rule is in force. */
+            /** @description True to put the rule in force, false to disable it. */
             enabled: boolean;
             /** @description The balance below which the wallet is topped up. An enabled rule needs it. */
             triggerBelow?: string | null;
@@ -1970,7 +1970,7 @@ export interface components {
             created_at: string;
             /** @description The inviter, as type and id. For a first person without an invitation, the admin key. Null if the person joined before this field was introduced. */
             created_by: components["schemas"]["Actor"] | null;
-            /** @description The active API keys and people that the person created, directly or through others. With `endDescendants`, they have been ended by this request. */
+            /** @description The active API keys and people that the person created, directly or through others. With `endDescendants`, this request has ended them. */
             descendants: components["schemas"]["Descendant"][];
         };
         /** @description The number of queued events. It includes events that were queued before. */
@@ -2629,7 +2629,11 @@ export interface components {
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
         };
-        /** @description A webhook with its signing secret. Only creation, rotation and their replays show the secret. */
+        /**
+         * @description A webhook with its signing secret.
+         *
+         *     Only the responses to its creation and to a rotation, and their replays, show the secret.
+         */
         WebhookWithSecret: {
             /** @description The webhook's id, which begins with `wh_`. `id` and `webhook_id` are equal. */
             webhook_id: string;
