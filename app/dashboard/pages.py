@@ -202,6 +202,7 @@ class View:
         signed_in = self.signed_in
         notice = NOTICES.get(self.request.query_params.get(_DONE, "")) if not self.errors else None
         shared = {"view": self, "base": self.site.base, "csrf": csrf_token(self.token), "me": signed_in}
+        shared["cluster"] = self.service.identity.cluster
         text = template(name, **shared, notice=notice, root=self.site.party.prefix, **context)
         response = HTMLResponse(text, status, headers=HEADERS)
         if not self.known:

@@ -11,6 +11,7 @@ from app.store.audit import log_lengths
 from app.store.escrows import count_disputes
 from app.store.feed import last_position
 from app.store.feed_readers import MOST, count_unread
+from app.store.organisations import name_and_pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Progress:
     unread: int = 0
     waiting: int = 0
     disputed: int = 0
+    name: str = ""
+    """The organisation's name."""
+    paused: bool = False
+    """True if all vaults of the organisation are paused."""
 
     def counted(self, name: str) -> str:
         """Return one of the numbers in the form shown on pages: `3` or `99+`."""
@@ -42,7 +47,7 @@ def progress(conn: Connection, org: str, reader: Actor, now: int) -> Progress:
     position = last_position(conn)
     reached = total(position, log_lengths(conn, [org]), [org])[org]
     waiting, disputed = count_waiting(conn, org, now, MOST + 1), count_disputes(conn, org, MOST + 1)
-    return Progress(reached, position, count_unread(conn, org, reader), waiting, disputed)
+    return Progress(reached, position, count_unread(conn, org, reader), waiting, disputed, *name_and_pause(conn, org))
 
 
 def total(position: int, lengths: dict[str, int], orgs: Collection[str]) -> dict[str, int]:

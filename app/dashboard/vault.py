@@ -27,7 +27,6 @@ from app.store.alert_kinds import TYPE_OF
 from app.store.alerts import velocity
 from app.store.approval_requests import approval_requests_of
 from app.store.fleet import DaySpent
-from app.store.organisations import Reserve, reserve
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
 from app.wallets import fleet, sessions
@@ -52,12 +51,12 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
     now = service.clock.now_ms()
 
-    def read(conn: Connection) -> tuple[Reserve | None, set[tuple[str, str]], int]:
+    def read(conn: Connection) -> tuple[set[tuple[str, str]], int]:
         asked = approval_requests_of(conn, by.org, now, wallet_id=wallet_id, status="pending", limit=_PENDING)
         pending = {(one.recipient, format_usdc(one.amount)) for one in asked.data}
-        return reserve(conn, by.org), pending, velocity(conn, wallet_id, now)
+        return pending, velocity(conn, wallet_id, now)
 
-    state, waiting, hour = await service.db.read(read, in_thread=True)
+    waiting, hour = await service.db.read(read, in_thread=True)
     rows = await transactions.page(service, by, listed, wallet_id)
     alerts = await events.newest(service, by.org, wallet_id, list(TYPE_OF), _ALERTED)
     paid = [(one.model_extra or {}).get("recipient") for one in alerts]
@@ -89,7 +88,6 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         budgets=await budgets.names(service, by) if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,
-        paused=state is not None and state.paused,
         audit=await audit.about(view, wallet_id, _RECORDED) if by.role in ADMINS else [],
     )
 

@@ -92,6 +92,14 @@ def reserve(connection: Connection, org: str) -> Reserve | None:
     return fetch_one(connection, Reserve, select(reserves).where(reserves.c.org == org))
 
 
+def name_and_pause(connection: Connection, org: str) -> tuple[str, bool]:
+    """Return an organisation's name, and True if all its vaults are paused."""
+    joined = table.outerjoin(reserves, reserves.c.org == table.c.org)
+    found = connection.execute(select(table.c.name, reserves.c.paused).select_from(joined).where(table.c.org == org))
+    name, paused = found.one()
+    return name, bool(paused)
+
+
 def reserve_balance(connection: Connection, org: str) -> int:
     """Return the micro-USDC in the organisation's reserve, or 0 until its creation is seen on the chain."""
     found = reserve(connection, org)

@@ -67,8 +67,8 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
     The ping is sent immediately and is not retried, regardless of the webhook's status and subscriptions. The response
-    has the outcome. A failure does not degrade the webhook. On each node, a webhook gets one `ping` at a time, and all
-    webhooks of an organisation together get three. Further requests get `rate_limited`.
+    has the outcome. A failure does not degrade the webhook. On each node, one `ping` of a webhook can
+    run at a time, three of a key or person, and four of an organisation. Further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 

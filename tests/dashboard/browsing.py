@@ -226,6 +226,7 @@ class Crafted:
         Work in the background asks meanwhile, too: the least of several looks is the page's own.
         """
         each = ["FROM browser_sessions", "max(feed.position)", "FROM audit_heads"]
+        each += ["FROM organisations LEFT OUTER JOIN reserves"]
         each += ["(SELECT approval_requests.approval_id AS", "(SELECT escrows.escrow_id AS escrow_id \nFROM"]
         looks = list[list[str]]()
         for _ in range(4):
@@ -248,3 +249,11 @@ async def join_with(visitor: Crafted, token: str, made: Callable[[dict[str, Any]
     options = (await visitor.post("/dashboard/join/options", fields, csrf=csrf, accept="application/json")).json()
     fields["credential"] = json.dumps(made(options))
     return await visitor.post("/dashboard/join", fields, csrf=csrf, accept="application/json")
+
+
+async def choose(page: Page, name: str) -> None:
+    """Follow a link of the menu. On a phone, `More` opens the menu first."""
+    more = page.get_by_text("More", exact=True)
+    if await more.is_visible():
+        await more.click()
+    await page.get_by_role("link", name=name, exact=True).click()

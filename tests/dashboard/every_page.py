@@ -31,7 +31,7 @@ class ListedPage:
 
 
 PAGES = (
-    ListedPage("fleet", "", "Fleet"),
+    ListedPage("fleet", "", "Vaults"),
     ListedPage("overview", "/overview", "Overview", names=False),
     ListedPage("transactions", "/transactions", "Transactions"),
     ListedPage("vault-new", "/vaults/new", "New vault", names=False),
@@ -53,11 +53,11 @@ PAGES = (
     ListedPage("budget", "/budgets/{budget_id}", "Team", names=False),
     ListedPage("alerts", "/alerts", "Alerts", names=False),
     ListedPage("vault-alerts", "/vaults/{wallet_id}/alerts", "Alerts of Ad buyer", names=False),
-    ListedPage("developers", "/developers", "Developers"),
-    ListedPage("webhooks", "/developers/webhooks", "Developers", names=False),
-    ListedPage("webhook", "/developers/webhooks/{webhook_id}", "Developers", names=False),
-    ListedPage("requests", "/developers/requests", "Developers", names=False),
-    ListedPage("exports", "/developers/exports", "Developers", names=False),
+    ListedPage("developers", "/developers", "Keys"),
+    ListedPage("webhooks", "/developers/webhooks", "Webhooks", names=False),
+    ListedPage("webhook", "/developers/webhooks/{webhook_id}", "Webhooks", names=False),
+    ListedPage("requests", "/developers/requests", "Requests", names=False),
+    ListedPage("exports", "/developers/exports", "Exports", names=False),
     ListedPage("signatures", "/signatures", "Signatures", names=False),
     ListedPage("people", "/people", "People"),
     ListedPage("audit", "/audit", "Audit log", names=False),

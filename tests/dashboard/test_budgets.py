@@ -11,6 +11,7 @@ from tests.dashboard.browsing import (
     LOOKS,
     Crafted,
     Served,
+    choose,
     findings,
     forget_step_up,
     log,
@@ -62,7 +63,7 @@ async def test_budgets_show_what_is_spent_and_left(site: Served) -> None:
     for role, look in zip(("viewer", "admin"), LOOKS, strict=True):
         async with site.visit(role, **look) as page:  # type: ignore[arg-type]
             await page.goto(site.base)
-            await page.get_by_role("link", name="Budgets", exact=True).click()
+            await choose(page, "Budgets")
             row = page.get_by_role("row").filter(has_text=CORPUS[0])
             for text in ("12.00 of 20.00", "8.00 left", "12.00 of 100.00", "2 of 9", "7 left"):
                 await expect(row).to_contain_text(text)

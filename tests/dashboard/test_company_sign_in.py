@@ -73,7 +73,7 @@ async def test_invited_person_signs_in_with_the_companys_account(company: Served
 
         # The company still knows the browser, and asks nothing.
         await page.get_by_role("button", name="Continue with Acme").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         await expect(page.locator("header")).to_contain_text("Grace (viewer)")
         assert "code=" not in await page.evaluate("document.referrer + location.href")
     assert log(company.world, "person.sign_in")[0].details["way"] == "openid"

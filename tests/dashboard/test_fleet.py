@@ -28,8 +28,8 @@ async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
         row = page.get_by_role("row").filter(has_text="Ad buyer")
         text = await row.inner_text()
         assert "87.50" in text
-        assert "12.50 of 20.00" in text
-        assert "12.50 of 100.00" in text
+        assert "12.50 / 20.00" in text
+        assert "12.50 / 100.00" in text
         assert "Refused recently" in text
         assert await findings(page) == []
         await expect(page.get_by_role("link", name="API reference")).to_have_count(1)
@@ -128,3 +128,37 @@ async def test_page_is_fast_and_small_with_ten_thousand_vaults(own_world: Servic
         assert answer.text.count('scope="row"') == 30
         # The sums, and the table: its count, its rows, what they spent.
         assert 2 < len([one for one in executed if "wallets" in one or "FROM transactions" in one]) <= 4
+
+
+async def test_every_page_names_the_organisation_the_cluster_and_a_pause(site: Served) -> None:
+    async with site.visit("operator") as page:
+        for path in ("/overview", "/policies"):
+            await page.goto(site.base + path)
+            await page.get_by_text("localnet: test money").wait_for()
+        await page.get_by_role("button", name="Pause all").click()
+        for path in ("/overview", "/policies"):
+            await page.goto(site.base + path)
+            await page.get_by_text("All vaults are paused: the chain refuses every payment from a vault.").wait_for()
+            await expect(page.get_by_role("button", name="Pause all")).to_have_count(0)
+    await site.world.ok("POST", "/v1/organization/pause", {"paused": False})
+
+
+async def test_phone_has_four_entries_and_the_whole_menu_behind_the_last(site: Served) -> None:
+    async with site.visit("admin", viewport={"width": 390, "height": 844}) as page:
+        await page.goto(f"{site.base}/overview")
+        await page.get_by_role("link", name="Approvals").click()
+        await page.get_by_role("heading", name="Approvals", exact=True).wait_for()
+        assert await page.get_by_role("link", name="Budgets").count() == 0
+        await page.get_by_text("More", exact=True).click()
+        assert await findings(page) == []
+        await page.get_by_role("link", name="Budgets").click()
+        await page.get_by_role("heading", name="Budgets", exact=True).wait_for()
+
+
+async def test_recent_times_are_elapsed_and_their_titles_exact(site: Served) -> None:
+    await site.world.pay(await site.world.wallet(label="Just now"), await site.world.payee(), "1")
+    async with site.visit("viewer") as page:
+        await page.goto(f"{site.base}?q=just+now")
+        shown = page.locator("tbody time").first
+        await expect(shown).to_have_text(re.compile(r"^\d+ (sec|min) ago$"))
+        await expect(shown).to_have_attribute("title", re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [\w/]+, .* UTC$"))

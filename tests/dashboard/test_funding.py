@@ -15,6 +15,7 @@ from tests.dashboard.browsing import (
     LOOKS,
     Crafted,
     Served,
+    choose,
     findings,
     forget_step_up,
     log,
@@ -48,7 +49,7 @@ async def test_deposit_address_is_shown_with_its_code_and_its_mint(site: Served)
     for look in LOOKS:
         async with site.visit("operator", **look) as page:
             await page.goto(site.base)
-            await page.get_by_role("link", name="Funding").click()
+            await choose(page, "Funding")
             await page.get_by_role("heading", name="Funding").wait_for()
             await expect(page.get_by_label("Deposit address")).to_have_value(shown["reserve_address"])
             code = page.get_by_role("img", name=f"QR code of {shown['reserve_address']}")

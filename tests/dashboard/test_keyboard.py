@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from tests.dashboard.browsing import Served, asking, forget_step_up
 
@@ -97,19 +97,19 @@ async def test_first_sign_in_and_passkey_by_keyboard(own_site: Served) -> None:
         await keyboard.to("Your name")
         await keyboard.write("Grace")
         await keyboard.press("Enter")
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         await keyboard.to("Sign out")
         await keyboard.press("Enter")
         await page.get_by_role("heading", name="Sign in").wait_for()
         await keyboard.to("Sign in with a passkey")
         await keyboard.press("Space")
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
 
 
 async def test_first_tab_leads_past_the_menu_to_the_content(admin: Keyboard) -> None:
     await admin.to("Skip to the content")
     await admin.press("Enter")
-    await admin.to("Pause all")
+    await admin.to("New vault")
 
 
 async def test_vault_is_searched_opened_frozen_and_unfrozen_by_keyboard(site: Served, admin: Keyboard) -> None:
@@ -151,7 +151,7 @@ async def test_vaults_are_selected_and_frozen_by_keyboard(site: Served, admin: K
 async def test_all_is_paused_and_resumed_by_keyboard(admin: Keyboard) -> None:
     await admin.to("Pause all")
     await admin.press("Enter")
-    await admin.reads("All vaults are paused. The chain refuses")
+    await admin.reads("All vaults are paused: the chain refuses")
     await admin.to("End the pause")
     await admin.press("Enter")
     await admin.reads("The pause has ended.")
@@ -178,7 +178,7 @@ async def test_keys_decide_nothing_outside_their_row(site: Served, admin: Keyboa
     await asking(site.world, "64")
     await admin.page.goto(f"{site.base}/approvals")
     await admin.press("a", "r")
-    await admin.to("Fleet")
+    await admin.to("Vaults")
     await admin.press("a", "r")
     await admin.to("Spender")
     await admin.press("Control+r")
@@ -216,3 +216,16 @@ async def test_feed_is_filtered_and_read_by_keyboard(site: Served, admin: Keyboa
     await admin.to("Details")
     await admin.press("Space")
     await admin.reads('"event": "wallet.created"')
+
+
+async def test_slash_searches_and_question_mark_lists_the_shortcuts(site: Served, admin: Keyboard) -> None:
+    await admin.page.goto(f"{site.base}/policies")
+    await admin.press("/")
+    await admin.page.wait_for_url(f"{site.base}#q")
+    await admin.write("ad ?buyer")
+    await expect(admin.page.get_by_label("Search")).to_have_value("ad ?buyer")
+    await admin.page.goto(f"{site.base}/policies")
+    await admin.press("?")
+    await admin.page.get_by_role("dialog", name="Keyboard shortcuts").wait_for()
+    await admin.press("Escape")
+    await expect(admin.page.get_by_role("dialog")).to_have_count(0)

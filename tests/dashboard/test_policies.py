@@ -15,6 +15,7 @@ from app.dashboard.forms.policy_sentences import Reader, sentences
 from tests.dashboard.browsing import (
     Crafted,
     Served,
+    choose,
     findings,
     forget_step_up,
     log,
@@ -67,7 +68,7 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
     for role, options in (("viewer", _PHONE | _DARK), ("admin", {})):
         async with site.visit(role, **options) as page:  # type: ignore[arg-type]
             await page.goto(site.base)
-            await page.get_by_role("link", name="Policies", exact=True).click()
+            await choose(page, "Policies")
             row = page.get_by_role("row").filter(has_text=CORPUS[0])
             await row.wait_for()
             shown = [await one.inner_text() for one in await row.locator("td").all()]

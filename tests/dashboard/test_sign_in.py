@@ -39,7 +39,7 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
         await page.get_by_role("heading", name="Make a passkey").wait_for()
         assert await findings(page) == []
         await page.get_by_role("link", name="Later").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
 
         # Nobody may join before there is an admin who can sign in again.
         await page.goto(f"{site.base}/people")
@@ -47,12 +47,12 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
         await page.get_by_role("link", name="make a passkey of your own").click()
         await page.get_by_label("Your name").fill("Grace")
         await page.get_by_role("button", name="Make a passkey").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         await expect(page.locator("header")).to_contain_text("Grace")
 
         await page.get_by_role("button", name="Sign out").click()
         await page.get_by_role("button", name="Sign in with a passkey").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
     assert [entry.details["way"] for entry in log(world, "person.sign_in")] == ["passkey", "passkey", "admin_key"]
     assert log(world, "person.sign_in")[0].actor.type == "person"
 
@@ -75,7 +75,7 @@ async def test_invited_person_joins_with_a_passkey_once(site: Served) -> None:
         assert await findings(page) == []
         await page.get_by_label("Your name").fill("Linus")
         await page.get_by_role("button", name="Join with a passkey").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         await expect(page.locator("header")).to_contain_text("viewer")
         await expect(page.get_by_role("button", name="Pause all")).to_have_count(0)
 
@@ -113,7 +113,7 @@ async def test_step_up_by_passkey_sends_the_form_again(site: Served) -> None:
         await page.goto(f"{site.base}/join#{made.token}")
         await page.get_by_label("Your name").fill("Radia")
         await page.get_by_role("button", name="Join with a passkey").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         forget_step_up(world)
         await page.goto(f"{site.base}/people")
         await page.get_by_label("Name").fill("Barbara")
@@ -140,7 +140,7 @@ async def test_another_passkey_waits_for_a_step_up_and_goes_on_after_it(site: Se
         await page.goto(f"{site.base}/join#{made.token}")
         await page.get_by_label("Your name").fill("Edith")
         await page.get_by_role("button", name="Join with a passkey").click()
-        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.get_by_role("heading", name="Vaults").wait_for()
         await page.goto(f"{site.base}/passkey")
         await page.get_by_role("heading", name="Make a passkey").wait_for()
         # Five minutes pass, before the page is opened or while it is open.

@@ -111,8 +111,22 @@ for (const form of document.querySelectorAll("form[data-returned]")) {
 
 // Times
 
-const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const two = (number) => String(number).padStart(2, "0");
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const elapsed = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
+const dated = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const withYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+// Shows a time of the last or next day as `5 min ago`, others as `25 Nov, 09:34` or, in another year, `25 Nov 2025`.
+function relative(one) {
+  const at = new Date(one.dateTime);
+  const seconds = Math.round((at - Date.now()) / 1000);
+  const size = Math.abs(seconds);
+  const [unit, length] = size < 60 ? ["second", 1] : size < 3600 ? ["minute", 60] : ["hour", 3600];
+  if (size < 86400) one.textContent = elapsed.format(Math.trunc(seconds / length), unit).replace(".", "");
+  else one.textContent = (at.getFullYear() === new Date().getFullYear() ? dated : withYear).format(at);
+}
 
 function localTimes(root) {
   for (const one of root.querySelectorAll("time[datetime]:not([data-local])")) {
@@ -120,10 +134,13 @@ function localTimes(root) {
     const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
     const exact = "ms" in one.dataset ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : "";
     const minute = `${two(at.getHours())}:${two(at.getMinutes())}`;
-    const brief = `${two(at.getDate())} ${MONTHS[at.getMonth()]} ${minute}`;
-    const full = `${day} ${minute}:${two(at.getSeconds())}${exact}`;
-    one.textContent = "clock" in one.dataset ? minute : "brief" in one.dataset ? brief : full;
+    const shown = `${day} ${minute}:${two(at.getSeconds())}${exact}`;
     one.dataset.local = "";
+    // The exact time and its zone are in the title, because the elapsed time is easier to read.
+    one.title = `${shown} ${zone}, ${one.title}`;
+    if (exact) one.textContent = shown;
+    else if ("clock" in one.dataset) one.textContent = minute;
+    else relative(one);
   }
   // The rows of the feed are grouped by the reader's days.
   const named = new Intl.DateTimeFormat("en-GB", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
@@ -147,6 +164,7 @@ function localTimes(root) {
 }
 localTimes(document);
 document.addEventListener("htmx:afterSettle", () => localTimes(document));
+setInterval(() => document.querySelectorAll("time[data-local]:not([data-ms], [data-clock])").forEach(relative), 30_000);
 
 // Do not replace a part of the page while the reader selects or types something in it.
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -171,9 +189,6 @@ for (const one of document.querySelectorAll("[data-once]")) {
   window.addEventListener("pagehide", () => one.remove());
 }
 
-// On a phone, the menu scrolls sideways. Scroll it to the current page.
-document.querySelector(".top nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
-
 // Small conveniences
 
 document.addEventListener("click", async (event) => {
@@ -190,10 +205,19 @@ document.addEventListener("change", (event) => {
     for (const one of document.querySelectorAll('input[name="wallet_id"]')) one.checked = event.target.checked;
 });
 
+// A link to a field focuses it, as `/` does from a page without a search.
+if (location.hash === "#q") document.getElementById("q")?.focus();
+
 // A single key presses a row's button while the focus is in the row. Elsewhere, a letter must not decide anything.
 document.addEventListener("keydown", (event) => {
   const other = event.ctrlKey || event.metaKey || event.altKey || event.repeat;
   if (other || event.target.matches("input, select, textarea")) return;
+  if (event.key === "?") return document.getElementById("keys")?.showModal();
+  if (event.key === "/") {
+    event.preventDefault();
+    const field = document.querySelector('main input[type="search"]');
+    return field ? field.focus() : location.assign(`${document.querySelector(".brand").href}#q`);
+  }
   const row = event.target.closest("tr");
   row?.querySelector(`button[aria-keyshortcuts="${CSS.escape(event.key)}"]`)?.click();
 });
