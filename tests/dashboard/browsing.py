@@ -257,3 +257,8 @@ async def choose(page: Page, name: str) -> None:
     if await more.is_visible():
         await more.click()
     await page.get_by_role("link", name=name, exact=True).click()
+
+
+def posted(page: str) -> list[str]:
+    """The addresses that the forms of a page post to."""
+    return re.findall(r'method="post" action="([^"]+)"', page)

@@ -226,6 +226,6 @@ async def test_slash_searches_and_question_mark_lists_the_shortcuts(site: Served
     await expect(admin.page.get_by_label("Search")).to_have_value("ad ?buyer")
     await admin.page.goto(f"{site.base}/policies")
     await admin.press("?")
-    await admin.page.get_by_role("dialog", name="Keyboard shortcuts").wait_for()
+    await admin.page.get_by_role("dialog", name="Shortcuts").wait_for()
     await admin.press("Escape")
     await expect(admin.page.get_by_role("dialog")).to_have_count(0)

@@ -81,7 +81,7 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
             await page.get_by_role("heading", name=CORPUS[0]).wait_for()
             await expect(page.get_by_role("link", name="Bound one")).to_have_count(1)
             if role != "admin":
-                await expect(page.locator("form:not(.who)")).to_have_count(0)
+                await expect(page.locator("main form")).to_have_count(0)
                 assert "Each vault may spend at most 2,000.00 USDC in any 24 hours." in await page.content()
             await page.get_by_role("link", name="Bound one").click()
             await page.get_by_role("link", name=CORPUS[0]).wait_for()
@@ -293,7 +293,8 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
 async def test_every_field_of_a_policy_has_its_words(world: ServiceWorld) -> None:
     policy = await world.ok("GET", "/v1/policies/pol_locked")
     fields = policy.keys() - {"policy_id", "id", "wallet_count", "version", "created_at"}
-    assert fields == set(blank()) == set(LABELS)
+    assert fields == set(blank())
+    assert fields <= LABELS.keys()
     assert fields - {"name"} == sentences(blank(), Reader(0, any_host=True)).keys()
 
 
