@@ -108,7 +108,7 @@ async def test_payment_is_rejected_on_a_phone_with_a_reason(site: Served) -> Non
     approval_id = await _ask(world, wallet, await world.payee(), "6", "Hotel")
     async with site.visit("operator", name="Jean", **_PHONE, color_scheme="dark") as page:
         await _open(page, site, approval_id)
-        await page.locator("summary").click()
+        await page.locator("main summary").click()
         assert await page.evaluate(_SMALL) == []
         assert await findings(page) == []
         await page.get_by_label("Reason").fill("<b>Use</b> the other supplier")

@@ -20,8 +20,8 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _PAGES = pytest.mark.parametrize("listed", PAGES, ids=lambda one: one.name)
-#: Queries of every page: who is signed in, and how many alerts they have not read.
-_SESSION = 3
+#: Queries of every page: who is signed in, how many alerts they have not read, and the organisation.
+_SESSION = 4
 _FROM = re.compile(r"\bFROM (\w+)")
 _INNER = re.compile(r"\([^()]*\)")
 #: What shows rows of the database.

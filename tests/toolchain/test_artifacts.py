@@ -16,7 +16,7 @@ from tests.toolchain.paths import IDL, PROGRAM, ROOT
 from tests.toolchain.vm import ProgramVm
 
 #: Bytes; a program pays rent for each.
-MAX_SIZE = 250_000
+MAX_SIZE = 270_000
 # Errors of a call without accounts: of an instruction that the program has, and of one that it lacks.
 NO_ACCOUNTS = InstructionErrorFieldless.NotEnoughAccountKeys
 UNKNOWN = InstructionErrorFieldless.InvalidInstructionData
@@ -49,7 +49,7 @@ def contains(code: bytes, number: bytes) -> bool:
     return number in code or number[:4] + bytes(4) + number[4:] in code
 
 
-def test_the_program_is_at_most_250_kb_and_the_readme_states_its_size(code: bytes) -> None:
+def test_the_program_is_at_most_270_kb_and_the_readme_states_its_size(code: bytes) -> None:
     assert len(code) <= MAX_SIZE
     assert f"({round(len(code) / 1000)} kB)" in (ROOT / "README.md").read_text()
 

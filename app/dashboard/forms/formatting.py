@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 from markupsafe import Markup
 
 from app.core.money import format_usdc, with_separators
-from app.core.timestamps import iso_ms, parse_iso_ms
+from app.core.timestamps import iso_ms, now_ms, parse_iso_ms
 
 #: Text, which templates escape, or markup, which they do not escape.
 Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
-_SHAPES = {"": "%Y-%m-%d %H:%M:%S", "clock": "%H:%M", "brief": "%d %b %H:%M"}
+_SECONDS = "%Y-%m-%d %H:%M:%S"
+_UNITS = ((60_000, 1_000, "sec"), (3_600_000, 60_000, "min"), (86_400_000, 3_600_000, "hr"))
+"""Units of elapsed times: the first duration that is too long for the unit, the unit's length, and its name."""
 
 LABELS: Mapping[str, str] = {
     "name": "Name",
@@ -51,17 +53,27 @@ def usdc(amount: int | str | None) -> str:
 def moment(value: int | str | None, shape: str = "", *, exact: bool = False) -> Markup | str:
     """Return a time as a `<time>` element. ``value`` is in Unix milliseconds or ISO 8601; for None, returns `-`.
 
-    A script in the page shows the time in the reader's time zone, and the title shows UTC. ``exact`` adds milliseconds.
-    ``shape`` is `clock` for the time of day, or `brief` for a time without year and seconds.
+    A time of the last or next 24 hours is shown as elapsed time, such as `5 min ago`, others as `25 Nov, 09:34`, or as
+    `25 Nov 2025` in another year. A script in the page shows them in the reader's time zone. The title has the exact
+    time. ``exact`` shows all digits, and the ``shape`` `clock` the time of day.
     """
     if value is None:
         return "-"
     milliseconds = parse_iso_ms(value) if isinstance(value, str) else value
     machine = iso_ms(milliseconds)
     at = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    precise = f"{at:{_SHAPES['']}}.{milliseconds % 1000:03}"
-    shown, kind = (precise, "ms") if exact else (at.strftime(_SHAPES[shape]), shape or "second")
+    precise = f"{at:{_SECONDS}}.{milliseconds % 1000:03}"
+    shown, kind = (precise, "ms") if exact else (f"{at:%H:%M}", shape) if shape else (_relative(milliseconds), "near")
     return Markup('<time datetime="{}" title="{} UTC" data-{}>{}</time>').format(machine, precise, kind, shown)
+
+
+def _relative(milliseconds: int) -> str:
+    passed = now_ms() - milliseconds
+    for bound, length, unit in _UNITS:
+        if (size := abs(passed)) < bound:
+            return f"{size // length} {unit} ago" if passed >= 0 else f"in {size // length} {unit}"
+    at, now = (datetime.fromtimestamp(one // 1000, UTC) for one in (milliseconds, now_ms()))
+    return f"{at.day} {at:%b, %H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y}"
 
 
 def day(value: str) -> str:
