@@ -19,7 +19,7 @@ _SMALL = """[...document.querySelectorAll("main :is(a, button, summary, textarea
 
 async def _requested(world: ServiceWorld, approval_id: str) -> Json:
     found = (await world.ok("GET", "/v1/events?type=approval.requested&limit=100"))["data"]
-    [event] = [one for one in found if one["approval_id"] == approval_id]
+    event: Json = next(one for one in found if one["approval_id"] == approval_id)
     return event
 
 
