@@ -93,11 +93,11 @@ def reserve(connection: Connection, org: str) -> Reserve | None:
 
 
 def name_and_pause(connection: Connection, org: str) -> tuple[str, bool]:
-    """Return an organisation's name, and True if all its vaults are paused."""
+    """Return an organisation's name, empty if it is unknown, and True if all its vaults are paused."""
     joined = table.outerjoin(reserves, reserves.c.org == table.c.org)
     found = connection.execute(select(table.c.name, reserves.c.paused).select_from(joined).where(table.c.org == org))
-    name, paused = found.one()
-    return name, bool(paused)
+    row = found.first()
+    return ("", False) if row is None else (row.name, bool(row.paused))
 
 
 def reserve_balance(connection: Connection, org: str) -> int:
