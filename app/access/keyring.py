@@ -68,7 +68,7 @@ class Principal:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """The organisation with the agent's wallet, key or person. All requests of an owner share the owner's slots."""
+        """The owner of request slots: the organisation, and the agent's wallet or else the key or person."""
         return self.org, self.wallet_id or self.key_id
 
     def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:

@@ -237,7 +237,7 @@ KINDS = (
         "Have an admin unfreeze the budget: `PATCH /v1/budgets/{budget_id}` with `status` = `active`."),
     ErrorKind("version_conflict", 409, "Policies",
         "The version does not match `If-Match`, other requests keep changing the policy or budget concurrently, or the "
-        "object has changed since a transaction to sign elsewhere was created.",
+        "object has changed since a transaction for offline signing was created.",
         "Read the object again, check that your change still makes sense, and send it with the new `ETag`. If you "
         "sent a transaction signed elsewhere, request the change again and sign the new transaction."),
     ErrorKind("org_insufficient_balance", 422, "Funding",

@@ -90,7 +90,7 @@ class Settings(FeeSettings):
     fee_payer_key: str | None = None
     """The fee payer's key, in the same forms as `operator_key`; by default `keys/fee-payer.json`."""
     pkcs11_timeout: float = Field(default=5.0, gt=0)
-    """Time that a hardware token may take to sign, or to open at the start. If signing takes longer, the request is
+    """Time that a hardware token may take to sign, or to be opened at startup. If signing takes longer, the request is
     answered with 503 `signer_unavailable`."""
     operator_daily_limit: str = "250000.00"
     """Maximum USDC that a new organisation's operator may move into vaults in 24 hours. It limits the damage of a

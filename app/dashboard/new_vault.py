@@ -23,7 +23,7 @@ def _choice(policy: PolicyRecord) -> str:
     """Return the label of a policy: its name, and its caps for a payment and for 24 hours."""
     caps = ((policy.rules.max_per_tx, "a payment"), (policy.rules.max_per_day, "in 24 hours"))
     said = [f"{usdc(cap)} {per}" for cap, per in caps if cap is not None]
-    return f"{policy.name}: {', '.join(said) or 'no cap for a payment or 24 hours'}"
+    return f"{policy.name}: {', '.join(said) or 'no cap per payment or per 24 hours'}"
 
 
 @page("/vaults/new", roles=OPERATORS)

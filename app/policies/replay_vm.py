@@ -1,4 +1,4 @@
-"""The VM of a replay: the program on an empty chain, without checks of signatures."""
+"""The VM of a replay: the program on an empty chain, without signature checks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -130,7 +130,7 @@ def open_events(settings: Settings, db: Database) -> Events:
 
 
 def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str = "") -> Projector:
-    """Return the projector of an indexer's rows.
+    """Return the projector for an indexer's rows.
 
     On PostgreSQL, it applies new rows to the read models in the transaction that stores them.
     """

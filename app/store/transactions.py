@@ -95,7 +95,7 @@ def transactions(
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the query of transactions for these members of the filter."""
+    """Return the listing of transactions that the fields of a filter with these names select."""
     of_wallet = "wallet_id" in given
     query = select(*_COLUMNS).where(
         (unindexed(table.c.org) if of_wallet else table.c.org) == bindparam("org"),

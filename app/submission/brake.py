@@ -240,7 +240,7 @@ class Brakes:
             raise unauthenticated()
 
     def check_session(self, conn: Connection, org: str, wallet_id: str) -> None:
-        """Raise ``session_token_invalid`` while an operator rotates the wallet's session token, on any node."""
+        """Raise ``session_token_invalid`` while this node or another one rotates the wallet's session token."""
         key = wallet_id, "session"
         if key in self._holds or key in brakes_on(conn, org, wallet_id, "", now_ms()):
             family, code = STOPPED["session"]

@@ -193,7 +193,7 @@ class _JsonText:
         self.expect(":")
 
     def value(self) -> Any:
-        """Return the next value, such as a text or an object. Raises `UnreadableError` if it is incomplete."""
+        """Return the next value, such as a string or an object. Raises `UnreadableError` if it is incomplete."""
         self.peek()
         while True:
             try:

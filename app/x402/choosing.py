@@ -80,7 +80,7 @@ async def choose(
 async def _seen_on_chain(
     payer: Payer, offers: Mapping[str, Offer], lanes: Mapping[str, SettlementPath | None]
 ) -> dict[str, ApiError]:
-    """Return the obstacles that the accounts of the cheapest offers show."""
+    """Return the reasons why the cheapest offers cannot be paid, judged by their payees' and fee payers' accounts."""
     service, some = payer.service, dict(list(offers.items())[:_MAX_OFFERS])
     tokens = {one.pay_to: service.addresses.token_account(Pubkey.from_string(one.pay_to)) for one in some.values()}
     payers = {one.fee_payer: Pubkey.from_string(one.fee_payer) for one in some.values()}

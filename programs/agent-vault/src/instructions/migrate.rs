@@ -47,8 +47,8 @@ macro_rules! presents {
 
 /// Returns the present layout of an account's kind.
 ///
-/// Approvals and allowlists are missing: an approval ends within a day, and an allowlist cannot grow in front of its
-/// entries, so both are created again instead.
+/// Approvals and allowlists have none. They are recreated instead of migrated: an approval ends within a day, and the
+/// header of an allowlist cannot be enlarged, because its entries follow directly.
 fn present(data: &[u8]) -> Option<Present> {
     // An organisation's account does not contain its own address.
     let own = Present { head: head_of::<Org>(), space: space_of::<Org>(), org: usize::MAX };
