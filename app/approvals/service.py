@@ -78,7 +78,7 @@ class Expense:
 async def required_for(service: Service, payer: WalletRecord, amount: int) -> int:
     """Return the number of people who must approve an expense of ``amount`` micro-USDC under the policy, or 0."""
     policy = await policies.find(service, payer.org, payer.policy.policy_id)
-    return consent.required_for(policy.approvals, amount)
+    return consent.required_for(consent.in_force(policy), amount)
 
 
 async def find_usable(service: Service, expense: Expense, *, unusable: Collection[str] = ()) -> OnChainApproval | None:
@@ -158,12 +158,12 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
 
 async def _approve_as_person(service: Service, principal: Principal, found: ApprovalRequest) -> bool:
     """Record the caller's consent if people must approve. Return True if no more consent is required."""
-    if not found.approvals_required:
-        return True
     wallet = await wallets.find_living(service, found.org, found.wallet_id)
     required = await required_for(service, wallet, found.amount)
     if required != found.approvals_required:
         raise BusinessError("approval_outdated")
+    if not required:
+        return True
     given = await consent.approve(
         service,
         principal,

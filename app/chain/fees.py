@@ -4,7 +4,7 @@ SIGNATURE = 5_000
 """The network's fee for each signature."""
 TOKEN_ACCOUNT_RENT = 2_039_280
 """Rent of a token account. For a recipient's account, the fee payer does not get the rent back."""
-ESCROW_RENT, ALLOWANCE_RENT = 6_549_360, 5_491_440
+ESCROW_RENT, ALLOWANCE_RENT = 6_994_800, 5_825_520
 """Rent of the accounts of an escrow, and of an allowance. The settlement returns the rent to the fee payer."""
 SETTLEMENT = 2 * SIGNATURE
 """The fee of the transaction that settles an escrow or an allowance."""

@@ -17,7 +17,7 @@ from app.core.errors import BusinessError, UnavailableError
 from app.policies import consent
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
-from app.policies.details import describe
+from app.policies.details import begin_rule, describe, settle_rule
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Terms, apply_changes, require_owners, terms_of, with_recipients
 from app.store.attempts import Attempt
@@ -35,7 +35,14 @@ from app.submission.context import Service
 from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Hook, Plan, PlanType, nothing
 
-_UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
+
+def _drop_rule(conn: Connection, failed: Attempt) -> None:
+    assert failed.policy_id is not None
+    settle_rule(conn, failed.org, failed.policy_id)
+
+
+_UPDATE = PlanType(UPDATE, on_failed=_drop_rule)
+_CLOSE, _DISCARD = PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
 _OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"})
 
@@ -75,14 +82,14 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     version.
     """
     given = body.model_fields_set
-    if "approvals" in given and request.claim.attempt is None:
-        await _require_approvals(request, await request.find_changeable(), body)
+    org, policy_id = request.principal.org, request.object_id
+    await request.service.db.write(lambda conn: settle_rule(conn, org, policy_id))
 
     async def details(landed: str | None) -> None:
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
     await request.update(
-        # The rule about approvals may also lower `require_co_sign`.
+        # Each change of the rule about approvals is a version of the policy on the chain, so that it voids approvals.
         given - (_OFF_CHAIN - {"approvals"}),
         given.intersection(DETAILS),
         lambda before: _update(request, before, body),
@@ -94,7 +101,6 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
 async def _require_approvals(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> None:
     """Raise an error if the new rule requires too many people, or if too few people agree to weaken the old rule."""
     service, by = request.service, request.principal
-    request.check(before)
     await consent.require_people(service, by.org, body.approvals)
     if before.approvals is not None and consent.weakens(before.approvals, body.approvals):
         made = await service.db.read(lambda conn: len(policy_audit_log(conn, by.org, before.policy_id)))
@@ -157,8 +163,10 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     old = await terms_of(service, before) if listed else Terms(before.rules, {})
     new = await apply_changes(service, before.org, old, body)
     rule = body.approvals if "approvals" in body.model_fields_set else before.approvals
+    if rule != before.approvals:
+        await _require_approvals(request, before, body)
     new = consent.with_co_signature(new, rule, body.model_fields_set)
-    if new == old:
+    if new == old and rule == before.approvals:
         # The response reports the current rules. It would be wrong if an earlier, pending change landed afterwards.
         await _wait_for_earlier(request, {UPDATE})
         if (await request.find()).version != before.version:
@@ -168,11 +176,16 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     entry = request.principal.entry(
         "policy.update", request.object_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
     )
+
+    def store_rule(conn: Connection, attempt: Attempt) -> None:
+        if rule != before.approvals:
+            begin_rule(conn, before, rule, attempt.tx_id)
+
     authority = await request.authority()
     if new.entries == old.entries or not new.entries:
         dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
         switch = await _switch(request, before, new, dropped=dropped)
-        return await _send(request, _UPDATE, Step([switch]), entry=entry)
+        return await _send(request, _UPDATE, Step([switch]), store_rule, entry)
     await _wait_for_earlier(request)
     version: int = (await _account(service, before))["next_allowlist_version"]
     policy_address = Pubkey.from_string(before.address)
@@ -191,11 +204,15 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     def store_list(conn: Connection, _attempt: Attempt) -> None:
         store_texts(conn, allowlist, before.policy_id, new.entries)
 
+    def store_both(conn: Connection, attempt: Attempt) -> None:
+        store_list(conn, attempt)
+        store_rule(conn, attempt)
+
     # Other writers of the draft cannot change the result: the last step names the digest of the requested list.
     *earlier, last = todo
     for chunk in earlier:
         await _send(request, WRITE, chunk, store_list)
-    return await _send(request, _UPDATE, last, store_list, entry)
+    return await _send(request, _UPDATE, last, store_both, entry)
 
 
 async def _discard(request: PolicyChange, before: PolicyRecord, version: int, written: Mapping[str, Any]) -> None:

@@ -23,7 +23,9 @@ from app.store.approval_decisions import (
     put_approval,
 )
 from app.store.audit import append
+from app.store.keys import api_key_by_id
 from app.store.people import STEP_UP
+from app.store.policies import PolicyRecord
 from app.submission.context import Service
 
 Rule = Mapping[str, Any]
@@ -31,12 +33,24 @@ _NO_PERSON = (
     "The policy requires approvals by people, each with a passkey. An API key is not a person. Use the dashboard."
 )
 _NO_PASSKEY = "An approval requires a passkey, and you have none. Register one in the dashboard."
+_UNKNOWN_AUTHOR = (
+    "The expense was requested with an API key that no person created, so its author is unknown. Request it again with "
+    "an agent's key, or with a key created in the dashboard."
+)
 _OWN = "You requested this expense, or created the key that did. Another person must approve it."
 
 
 def required_for(rule: Rule | None, amount: int) -> int:
     """Return the number of people who must approve an expense of ``amount`` micro-USDC, or 0."""
     return 0 if rule is None or amount <= _above(rule) else int(rule["required"])
+
+
+def in_force(policy: PolicyRecord) -> Rule | None:
+    """Return the policy's rule about approvals. While it is being changed, it combines the old and the new one."""
+    rules = [one for one in (policy.approvals, (policy.approvals_next or {}).get("rule")) if one is not None]
+    if not rules:
+        return None
+    return {"required": max(one["required"] for one in rules), "above": min(rules, key=_above)["above"]}
 
 
 def with_co_signature(terms: Terms, rule: Rule | None, given: Collection[str]) -> Terms:
@@ -111,8 +125,13 @@ async def approve(
             raise AuthenticationError("insufficient_permissions", _NO_PASSKEY)
         if used <= now - STEP_UP:
             raise AuthenticationError("step_up_required")
-        if requester is not None and author_of(conn, requester, agents=agents) == me:
-            raise AuthenticationError("insufficient_permissions", _OWN)
+        if requester is not None:
+            author = author_of(conn, requester, agents=agents)
+            key = api_key_by_id(conn, requester.id)
+            if author == me:
+                raise AuthenticationError("insufficient_permissions", _OWN)
+            if author.type != "person" and (key is None or key.role != "agent"):
+                raise AuthenticationError("insufficient_permissions", _UNKNOWN_AUTHOR)
         put_approval(conn, ApprovalDecision(subject, me.id, now))
         given = len(approvals_given(conn, [subject], since))
         append(conn, principal.entry("approval.approve", about, approvals=given))

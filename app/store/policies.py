@@ -32,7 +32,8 @@ class PolicyRecord:
 
     `x402_hosts` are the hosts allowed for paid requests; null means any host on localnet, and elsewhere none.
     `opens_accounts` is true if a paid request may open the payee's token account. `approvals` is the rule about
-    approvals by people.
+    approvals by people. `approvals_next` is a change of this rule that may not be in force yet: its `tx_id` and the
+    new `rule`.
     """
 
     policy_id: str
@@ -51,6 +52,7 @@ class PolicyRecord:
     x402_hosts: list[str] | None
     opens_accounts: bool
     approvals: dict[str, Any] | None
+    approvals_next: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class PolicyDetails:
     """True if paid requests may open the payee's token account."""
     approvals: Annotated[dict[str, Any] | None, JSON(none_as_null=True)] = None
     """The number of people `required` for expenses `above` a decimal amount; null for no such rule."""
+    approvals_next: Annotated[dict[str, Any] | None, JSON(none_as_null=True)] = None
+    """The `rule` that the transaction `tx_id` puts in force once it lands; null if no such change is under way."""
 
 
 policy_details = table_of(
@@ -78,9 +82,8 @@ policy_details = table_of(
 )
 
 
-DETAILS = tuple(
-    one.name for one in fields(PolicyDetails) if one.name not in {"policy_id", "org", "address", "created_at"}
-)
+_OTHERS = frozenset({"policy_id", "org", "address", "created_at", "approvals_next"})
+DETAILS = tuple(one.name for one in fields(PolicyDetails) if one.name not in _OTHERS)
 """Fields of a policy that are not on the chain, the name first."""
 DEFAULTS = {one.name: one.default for one in fields(PolicyDetails) if one.name in DETAILS[1:]}
 """Default values of the `DETAILS` other than the name, for a policy without stored details."""
@@ -249,7 +252,7 @@ def _query() -> Select[Any]:
     return (
         select(
             table,
-            *(policy_details.c[name] for name in DETAILS),
+            *(policy_details.c[name] for name in (*DETAILS, "approvals_next")),
             allowlists.c.entries,
             attached.label("wallet_count"),
         )

@@ -8,7 +8,7 @@ from solders.pubkey import Pubkey
 from app.access.keyring import Principal
 from app.api.fields import optional
 from app.budgets import service as budgets
-from app.core.errors import AuthenticationError
+from app.core.errors import AuthenticationError, ConflictError
 from app.policies import consent
 from app.policies import service as policies
 from app.store.organisations import reserve
@@ -100,7 +100,9 @@ async def changes(
     if replaces and body.policy_id is not None:
         new_policy = await policies.find(service, principal.org, body.policy_id)
         authority = await attaching_authority(service, principal, claim)
-        rule = (await policies.find(service, principal.org, before.policy.policy_id)).approvals
+        if new_policy.approvals_next is not None:
+            raise ConflictError("version_conflict", "The policy's approvals are being changed. Retry.")
+        rule = consent.in_force(await policies.find(service, principal.org, before.policy.policy_id))
         if rule is not None and consent.weakens(rule, new_policy.approvals):
             if claim.sign_offline:
                 authority = await authority_of(service, principal.org, claim)

@@ -25,7 +25,7 @@ async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(worl
     assert await world.accounts(*world.vault_accounts(paying.wallet)) == before
     [row] = (await world.ok("GET", f"/v1/wallets/{paying.id}/transactions?status=blocked"))["data"]
     assert (row["type"], row["amount"], row["recipient"]) == ("a2a_send", "6.00", receiving.vault)
-    assert (row["violation"], row["policy_triggered"]) == (error["violation"], True)
+    assert (row["violation"], row["policy_triggered"]) == ({**error["violation"], "budget_id": None}, True)
     [event] = (await world.ok("GET", f"/v1/events?event=transaction.blocked&walletId={paying.id}"))["data"]
     assert (event["tx_id"], event["attempted_amount"]) == (row["tx_id"], "6.00")
     assert error["tx_id"] == row["tx_id"]

@@ -211,7 +211,7 @@ async def test_answer_with_a_secret_is_repeated_only_to_the_api_key_that_asked(w
     # Then the new key neither gets the secret nor registers it again
     for key in (rotated["key"], world.keys["admin"]):
         refused = await world.call("POST", "/v1/webhooks", body, key=key, headers=headers)
-        assert "another API key" in error_of(refused, 409, "idempotency_conflict")["message"]
+        assert "nother API key" in error_of(refused, 409, "idempotency_conflict")["message"]
     other = await world.call(
         "POST", "/v1/webhooks", {**body, "events": ["wallet.created"]}, key=rotated["key"], headers=headers
     )

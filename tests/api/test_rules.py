@@ -160,7 +160,7 @@ async def test_rule_allows_refuses_and_binds_those_who_bypass_the_service(
     assert rows[0]["tx_signature"] is None
     assert rows[0]["policy_triggered"] is True
     assert rows[0]["policy_id"] == policy["policy_id"]
-    assert rows[0]["violation"] == error["violation"]
+    assert rows[0]["violation"] == {**error["violation"], "budget_id": None}
     assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "policy_violation"
     events = (await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}&event=transaction.blocked"))["data"]
     assert [one["violation"] for one in events] == [error["violation"]]

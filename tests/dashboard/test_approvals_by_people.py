@@ -19,6 +19,7 @@ from app.store.approval_events import report_reminders
 from app.store.approval_requests import LIFETIME
 from app.store.keys import table as api_keys
 from app.store.people import Passkey, passkeys, remove_person
+from app.store.policies import policy_details
 from tests.dashboard.browsing import Crafted, add_person, log
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -57,6 +58,13 @@ class Person:
         fields |= {f"approvals_{name}": str(value) for name, value in rule.items()} | approvals
         tag = answer.headers["etag"].strip('"')
         return await self.post(f"policies/{policy['policy_id']}", expected_version=tag, **fields)
+
+    def key(self, role: Role) -> str:
+        """Return an API key that this person has created."""
+        key = self.world.key(role)
+        mine = update(api_keys).where(api_keys.c.hint == key[-4:]).values(created_by=self.by.actor)
+        self.world.service.db.write_now(lambda conn: conn.execute(mine))
+        return key
 
     def remove(self) -> None:
         self.world.service.db.write_now(lambda conn: remove_person(conn, self.world.org, self.id, now_ms()))
@@ -193,7 +201,7 @@ async def test_key_is_not_a_person(world: ServiceWorld) -> None:
 
 async def test_key_with_the_session_is_not_co_signed(world: ServiceWorld) -> None:
     team = await Team.of(world)
-    for key in (world.key("operator"), world.key("admin")):
+    for key in (team.people[1].key("operator"), team.people[2].key("admin")):
         approval_id = await team.refused(key=key)
         body = {"walletId": team.wallet["wallet_id"], "to": team.to, "amount": "20", "currency": "USDC"}
         simulated = await world.ok(
@@ -209,9 +217,7 @@ async def test_key_with_the_session_is_not_co_signed(world: ServiceWorld) -> Non
 async def test_requester_does_not_count(world: ServiceWorld, required: int) -> None:
     team = await Team.of(world, required=required)
     ada, grace, mary = team.people
-    key = world.key("admin")
-    mine = update(api_keys).where(api_keys.c.hint == key[-4:]).values(created_by=ada.by.actor)
-    world.service.db.write_now(lambda conn: conn.execute(mine))
+    key = ada.key("admin")
     approval_id = await team.refused(key=key)
     answer = await ada.post(f"approvals/{approval_id}/approve")
     assert answer.status_code == 403
@@ -242,7 +248,7 @@ async def test_removed_persons_approval_lapses(world: ServiceWorld) -> None:
 
 async def test_escrows_and_allowances_need_people_too(world: ServiceWorld) -> None:
     team = await Team.of(world)
-    other, key = await world.wallet(), world.key("admin")
+    other, key = await world.wallet(), team.people[2].key("admin")
     headers = {"Session-Token": team.session}
     escrow = {
         "fromWallet": team.wallet["wallet_id"],
@@ -359,3 +365,84 @@ async def test_agent_learns_the_reason_and_people_are_reminded(world: ServiceWor
     assert await team.people[1].approve(approval_id) == 422
     rows = world.service.db.read_now(lambda conn: conn.execute(select(decisions)).all())
     assert approval_id in {one.subject for one in rows}
+
+
+async def _put(world: ServiceWorld, policy: Json, **body: Any) -> httpx.Response:
+    return await world.call("PATCH", f"/v1/policies/{policy['policy_id']}", body)
+
+
+async def test_stronger_rule_voids_requests_and_approvals_from_before(world: ServiceWorld) -> None:
+    team = await Team.of(world)
+    policy = await world.policy(requireCoSign="10")
+    wallet = await world.wallet(policy["policy_id"])
+    old = Team(world, team.people, policy, wallet, world.key("agent", wallet["wallet_id"]), "", team.to)
+    old.session = await world.session(wallet)
+    asked, approved = await old.refused(amount="20"), await old.refused(amount="30")
+    operator = world.key("operator")
+    await world.ok("POST", f"/v1/approvals/{approved}/approve", {}, key=operator)
+
+    before = (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"]
+    assert (await _put(world, policy, approvals=_RULE)).json()["version"] > before
+
+    error_of(await world.call("POST", f"/v1/approvals/{asked}/approve", {}, key=operator), 422, "approval_outdated")
+    error_of(await old.pay(amount="30"), 402, "policy_violation")
+    # The program refuses the approval, too, because it names the version of the policy.
+    shown = await world.ok("GET", f"/v1/approvals/{approved}", key=old.agent)
+    assert shown["policy_version"] < (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"]
+
+
+async def test_rule_set_and_cleared_at_once_frees_no_vault(world: ServiceWorld) -> None:
+    team = await Team.of(world)
+    for _ in range(3):
+        other = await world.policy(requireCoSign="10")
+        attach = {"policyId": other["policy_id"]}
+        await asyncio.gather(
+            _put(world, other, approvals=_RULE),
+            _put(world, other, approvals=None),
+            *(world.call("PATCH", f"/v1/wallets/{team.wallet['wallet_id']}", attach) for _ in range(3)),
+        )
+        policy = (await world.ok("GET", f"/v1/wallets/{team.wallet['wallet_id']}"))["policy"]["policy_id"]
+        assert (await world.ok("GET", f"/v1/policies/{policy}"))["approvals"] == {"required": 2, "above": "10.00"}
+        error_of(await team.pay(key=world.key("operator")), 402, "policy_violation")
+
+
+async def test_replayed_change_does_not_clear_a_newer_rule(own_world: ServiceWorld) -> None:
+    world = own_world
+    await Team.of(world)
+    policy = await world.policy(requireCoSign="10")
+    earlier = {"approvals": None, "requireCoSign": "5", "idempotencyKey": "earlier"}
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    assert (await _put(world, policy, **earlier)).status_code in {200, 503}
+    world.line.mend()
+    await world.catch_up()
+    async with asyncio.timeout(30):
+        while (await _put(world, policy, approvals=_RULE)).status_code != 200:  # noqa: ASYNC110 - asks over HTTP
+            await asyncio.sleep(0.1)
+
+    await _put(world, policy, **earlier)
+
+    assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["approvals"] is not None
+
+
+async def test_rule_under_change_counts_with_the_old_one_until_its_outcome_is_known(world: ServiceWorld) -> None:
+    team = await Team.of(world)
+    weaker = {"required": 1, "above": "50"}
+    change = policy_details.update().where(policy_details.c.policy_id == team.policy["policy_id"])
+    values = {"approvals_next": {"tx_id": "tx_unknown", "rule": weaker}}
+    world.service.db.write_now(lambda conn: conn.execute(change.values(values)))
+
+    error_of(await team.pay(amount="20"), 402, "policy_violation")
+    other = await world.wallet()
+    attach = {"policyId": team.policy["policy_id"]}
+    error_of(await world.call("PATCH", f"/v1/wallets/{other['wallet_id']}", attach), 409, "version_conflict")
+    # The transaction never existed, so the next change drops the rule.
+    assert (await _put(world, team.policy, approvals={"required": 3, "above": "10"})).status_code == 200
+
+
+async def test_requester_without_a_person_is_refused(world: ServiceWorld) -> None:
+    team = await Team.of(world)
+    made = await world.ok("POST", "/v1/keys", {"role": "operator", "name": "Without a person"})
+    approval_id = await team.refused(key=made["key"])
+
+    assert await team.people[0].approve(approval_id) == 403
+    assert (await team.shown(approval_id))["approvals"] == []

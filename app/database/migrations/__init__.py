@@ -38,6 +38,7 @@ REVISIONS = (
     "0020",
     "0021",
     "0022",
+    "0023",
 )
 """All revisions, oldest first. Their numbers are not in order.
 
