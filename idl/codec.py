@@ -119,7 +119,7 @@ class Codec:
         """
         plan = self._plan(name)
         if not plan.names.issuperset(accounts):
-            raise CodecError(f"{name} has no account {sorted(set(accounts) - plan.names)}")
+            raise CodecError(f"{name} has no account {', '.join(sorted(set(accounts) - plan.names))}")
         metas = [self._meta(name, slot, accounts) for slot in plan.accounts]
         return Instruction(self.program_id, self.instruction_data(name, args), metas)
 

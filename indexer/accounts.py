@@ -132,9 +132,10 @@ def _row(account: FollowedAccount) -> dict[str, Any]:
 
 
 class BatchAccounts:
-    """The followed accounts moved by a batch of transactions. They are read once, changed in memory and written once.
+    """The followed accounts moved by a batch of transactions.
 
-    Use it within one database transaction.
+    Known accounts are read together at the start, and `flush` writes their changes. Use it within one database
+    transaction.
     """
 
     def __init__(self, accounts: TokenAccounts, moves: Sequence[TokenMove]) -> None:

@@ -75,7 +75,9 @@ class Metrics:
         self.holes = self._gauge(
             "index_holes", "Unread parts of the program's history, and unreadable transactions (up to 1,000)."
         )
-        self.gaps = self._gauge("index_gaps", "Vaults and organisations with an event that is not stored.")
+        self.gaps = self._gauge(
+            "index_gaps", "Number of vaults and organisations with at least one event lastingly missing from the index."
+        )
         self.pending = self._gauge("pending_attempts", "Transactions without a known outcome.")
         self.guard = self._gauge(
             "payment_guard", "1 while the database guard blocks unchecked payments; see `guard` in `/readyz`."

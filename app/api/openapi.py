@@ -112,7 +112,8 @@ _TAGS: Mapping[str, str] = {
     "payments": "A payment moves USDC from a wallet to an address, a domain or another wallet.",
     "transactions": "Transactions are all movements of money, including refused ones. Exports contain them as files.",
     "insights": "Insights are sums of payments and refusals by day, wallet, tag and other groups.",
-    "approvals": "An approval is an operator's consent to one payment above a policy's threshold.",
+    "approvals": "An approval is an operator's or admin's consent to one payment, escrow or allowance above a policy's "
+    "threshold.",
     "escrows": "An escrow locks money for another agent's work until a proof, a decision or its deadline.",
     "paid-requests": "A paid request gets a resource that answers HTTP 402 and pays for it, by x402 or MPP.",
     "x402": "The older paths of paid requests. New code uses `/v1/paid-requests`.",

@@ -64,7 +64,7 @@ class Addresses:
         return _derive(self.program_id, b"org", bytes(creator), org_hash(org_id))
 
     def policy(self, org: Pubkey, key: bytes) -> Pubkey:
-        """Return the address of the policy with this 16-byte key."""
+        """Return the address of the organisation's policy with this 16-byte key."""
         return _derive(self.program_id, b"policy", bytes(org), key)
 
     def preset(self, org: Pubkey, policy_id: str) -> Pubkey:

@@ -107,9 +107,9 @@ KINDS = (
     ErrorKind("x402_wallet_not_supported", 422, "x402",
         "The resource uses MPP, or its facilitator settles only plain transfers, not payments by a vault's program. "
         "Nothing was paid.",
-        "Have an admin set `allowAllowances` in the wallet's policy, so that an allowance can pay. Or ask the "
-        "facilitator's operator to allow the program; the service tries a facilitator of x402 version 2 again after an "
-        "hour."),
+        "Have an admin set `allowAllowances` in the wallet's policy, so that an allowance can pay. For a "
+        "facilitator of x402 version 2, you can instead ask its operator to allow the program; the service tries it "
+        "again after an hour."),
     ErrorKind("wallet_not_found", 404, "Wallets",
         "The organisation has no wallet with this id.",
         "Check the id, and check that the API key belongs to the wallet's organisation."),
@@ -250,8 +250,8 @@ KINDS = (
         "The funding exceeds the amount that the operator may move out of the reserve in 24 hours.",
         "Wait, or have the organisation's authority raise the operator's daily limit."),
     ErrorKind("withdrawal_exceeds_balance", 422, "Funding",
-        "The withdrawal is larger than the balance.",
-        'Withdraw less, or everything with `"amount": "all"`.'),
+        "The withdrawal is larger than the balance, or the balance is zero.",
+        'Withdraw at most the balance; `"amount": "all"` withdraws everything if there is anything.'),
     ErrorKind("escrow_not_found", 404, "Escrow",
         "The organisation has no escrow with this id.",
         "List the escrows with `GET /v1/payments/a2a`."),

@@ -193,7 +193,7 @@ class Settings(FeeSettings):
     alert_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of alerts and of their e-mails."""
     alert_emails_per_hour: int = Field(default=100, ge=0)
-    """E-mails an hour that one address gets from one organisation about one type of alert. A wallet causes at most
+    """E-mails an hour that one address gets from one organisation about one type of event. A wallet causes at most
     a quarter of them. Further e-mails are not sent; a summary states their number. 0 for no limit."""
     smtp_host: str | None = None
     """Mail server for the e-mails of alerts. Without a mail server, no e-mails are sent."""

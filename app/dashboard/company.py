@@ -89,7 +89,7 @@ async def finish(view: View) -> Response:
 async def _confirm(view: View, begun: OpenIdRequest, identity: Identity) -> Response:
     signed_in = view.signed_in
     if signed_in is None or signed_in.person is None or signed_in.person.person_id != begun.person_id:
-        raise SignInRefusedError("signed_out", "Your session has ended. Sign in again.")
+        raise SignInRefusedError("signed_out", "Your session has ended or belongs to another person. Sign in again.")
     by, session, person_id = view.principal, signed_in.session, signed_in.person.person_id
 
     def work(conn: Connection) -> None:

@@ -97,7 +97,7 @@ class Keeper(Periodic):
         return [*settlements, *(topup(self._service, wallet) for wallet in self._payable(low)), *others]
 
     async def _report(self, overdue: Sequence[AllowanceRecord]) -> None:
-        """Report allowances that could not be settled in time."""
+        """Report allowances that have become overdue: unsettled a minute after their expiry."""
         before, self._overdue = self._overdue, frozenset(one.address for one in overdue)
         if new := [one for one in overdue if one.address not in before]:
             await report_overdue(self._service, new)

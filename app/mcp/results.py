@@ -50,7 +50,10 @@ _REFUSAL = _object_or_null(
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
     retry_at=(_TEXT_OR_NULL, "The time when the same payment would pass."),
     approval_id=(_TEXT_OR_NULL, "The requested approval."),
-    open_allowances=({"type": "array", "items": _TEXT}, "Open allowances that count against this limit."),
+    open_allowances=(
+        {"type": "array", "items": _TEXT},
+        "Ids of outstanding allowances, if only the money they hold breaks this limit.",
+    ),
 )
 _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),

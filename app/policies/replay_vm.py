@@ -1,4 +1,7 @@
-"""The VM of a replay: the program on an empty chain, without signature checks."""
+"""The VM of a replay: the program on a chain that has only the given accounts and a payer.
+
+Signatures are not checked.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -192,7 +192,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigurationError:
 def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
     base = settings.base_url()
     if not settings.has_role("api"):
-        return f"Agent Vault runs as {settings.roles}  (monitoring: {base}/readyz)"
+        return f"Agent Vault runs the roles {settings.roles}  (monitoring: {base}/readyz)"
     lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)", f"Dashboard: {dashboard_url(settings)}"]
     if settings.rpc_url is None:
         port = settings.localnet_port

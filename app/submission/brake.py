@@ -240,7 +240,10 @@ class Brakes:
             raise unauthenticated()
 
     def check_session(self, conn: Connection, org: str, wallet_id: str) -> None:
-        """Raise ``session_token_invalid`` while this node or another one rotates the wallet's session token."""
+        """Raise ``session_token_invalid`` during a rotation of the wallet's session token by an operator or admin.
+
+        The rotation can run on this node or another. An agent's own rotation does not count.
+        """
         key = wallet_id, "session"
         if key in self._holds or key in brakes_on(conn, org, wallet_id, "", now_ms()):
             family, code = STOPPED["session"]

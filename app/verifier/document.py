@@ -58,7 +58,7 @@ def opened(path: Path, manifest: Path | None = None) -> Iterator[Document]:
             else:
                 yield _json(handle) if first == "{" else _csv(handle)
     except UnicodeDecodeError:
-        raise UnreadableError("the file is not UTF-8") from None
+        raise UnreadableError("the file or its manifest is not UTF-8") from None
     except csv.Error as error:
         raise UnreadableError(f"the file is not CSV: {error}") from None
 
@@ -193,7 +193,10 @@ class _JsonText:
         self.expect(":")
 
     def value(self) -> Any:
-        """Return the next value, such as a string or an object. Raises `UnreadableError` if it is incomplete."""
+        """Return the next value, such as a string or an object.
+
+        Raises `UnreadableError` if it is malformed or incomplete.
+        """
         self.peek()
         while True:
             try:

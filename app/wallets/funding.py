@@ -128,7 +128,7 @@ async def withdraw(
 ) -> Withdrawn:
     """Move USDC from a wallet back into the reserve. Also works for a frozen or archived wallet.
 
-    Raises ``withdrawal_exceeds_balance`` if the wallet holds less.
+    Raises ``withdrawal_exceeds_balance`` if the wallet holds less or nothing.
     """
 
     async def plan() -> Plan:

@@ -180,8 +180,9 @@ class FetchedResource(ResponseBody):
 class HandedOut(ResponseBody):
     """A payment to send with your request: the name and value of a header, and the transaction that pays.
 
-    `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into
-    `_meta["org.paymentauth/credential"]`. `warnings` names skipped offers that are malformed or cannot be paid.
+    `payload` is the same payment for a call of a paid tool. Its place in MCP depends on the protocol:
+    `_meta["x402/payment"]` for x402, `_meta["org.paymentauth/credential"]` for MPP. `warnings` names skipped offers
+    that are malformed or cannot be paid.
     """
 
     header_name: Annotated[str, example("PAYMENT-SIGNATURE")]
@@ -189,8 +190,8 @@ class HandedOut(ResponseBody):
     header_value: Annotated[str, example("eyJ4NDAyVmVyc2lvbiI6Mn0=")]
     """The value of the header."""
     payload: Annotated[dict[str, Any], example({"x402Version": 2})]
-    """The same payment for the call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into
-    `_meta["org.paymentauth/credential"]`.
+    """The same payment for the call of a paid tool. Its place in MCP depends on the protocol: `_meta["x402/payment"]`
+    for x402, `_meta["org.paymentauth/credential"]` for MPP.
     """
     expires_at: Time
     """The approximate time until which the payment can be settled."""

@@ -89,7 +89,7 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
 
 
 def _reason(said: str) -> str:
-    """Return the error code in a facilitator's reason.
+    """Return the error code in a facilitator's reason as `: code`, or an empty text if the reason begins with no code.
 
     The rest is omitted, because it could be mistaken for a statement of this service.
     """

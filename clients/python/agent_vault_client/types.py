@@ -5313,8 +5313,9 @@ class HandedOut(TypedDict):
     """
     A payment to send with your request: the name and value of a header, and the transaction that pays.
 
-    `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into
-    `_meta["org.paymentauth/credential"]`. `warnings` names skipped offers that are malformed or cannot be paid.
+    `payload` is the same payment for a call of a paid tool. Its place in MCP depends on the protocol:
+    `_meta["x402/payment"]` for x402, `_meta["org.paymentauth/credential"]` for MPP. `warnings` names skipped offers
+    that are malformed or cannot be paid.
     """
 
     header_name: str
@@ -5327,7 +5328,7 @@ class HandedOut(TypedDict):
     """
     payload: dict[str, Any]
     """
-    The same payment for the call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into `_meta["org.paymentauth/credential"]`.
+    The same payment for the call of a paid tool. Its place in MCP depends on the protocol: `_meta["x402/payment"]` for x402, `_meta["org.paymentauth/credential"]` for MPP.
     """
     expires_at: str
     """

@@ -1072,15 +1072,16 @@ export interface components {
         /**
          * @description A payment to send with your request: the name and value of a header, and the transaction that pays.
          *
-         *     `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into
-         *     `_meta["org.paymentauth/credential"]`. `warnings` names skipped offers that are malformed or cannot be paid.
+         *     `payload` is the same payment for a call of a paid tool. Its place in MCP depends on the protocol:
+         *     `_meta["x402/payment"]` for x402, `_meta["org.paymentauth/credential"]` for MPP. `warnings` names skipped offers
+         *     that are malformed or cannot be paid.
          */
         HandedOut: {
             /** @description The name of the header to send with your request. */
             header_name: string;
             /** @description The value of the header. */
             header_value: string;
-            /** @description The same payment for the call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into `_meta["org.paymentauth/credential"]`. */
+            /** @description The same payment for the call of a paid tool. Its place in MCP depends on the protocol: `_meta["x402/payment"]` for x402, `_meta["org.paymentauth/credential"]` for MPP. */
             payload: {
                 [key: string]: unknown;
             };

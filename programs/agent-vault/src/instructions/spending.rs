@@ -64,14 +64,14 @@ pub struct Allowed {
 /// Judges spending without changing anything.
 ///
 /// # Errors
-/// The error of the rule that refuses, with a [`PolicyViolation`] logged except for a pause or freeze;
+/// The refusing rule's error, with a [`PolicyViolation`] logged unless the organisation is paused or the vault frozen;
+/// [`VaultError::Overflow`] if a ledger contradicts itself; the errors of [`check_parent`] and [`recipient_standing`];
 /// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::PaymentToSelf`] if the recipient is the vault;
-/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; the errors of [`check_parent`];
-/// [`VaultError::Unauthorized`] if the signer is neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
-/// [`VaultError::WrongApproval`] if the approval is for a different recipient, amount, kind or terms;
-/// [`VaultError::ApprovalOutdated`] if the policy or the operator has changed since; [`VaultError::ApprovalExpired`]
-/// from the approval's expiry on; [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the
-/// approval's rent receiver is missing or did not pay the rent; the errors of [`recipient_standing`].
+/// [`VaultError::BudgetRequired`] if the vault's budget is missing; [`VaultError::Unauthorized`] if the signer is
+/// neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
+/// [`VaultError::ApprovalExpired`] from the approval's expiry on; [`VaultError::WrongApproval`] if it is for another
+/// recipient, amount, kind or terms; [`VaultError::ApprovalOutdated`] if the policy or operator has changed since;
+/// [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if its rent receiver is missing or wrong.
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;
@@ -133,8 +133,8 @@ pub fn use_approval(
     Ok(())
 }
 
-/// Logs the rule that refuses and returns its error. A refusal because of a pause or freeze is not logged, because it
-/// comes from no rule of the policy.
+/// Returns the refusal's error, and logs the rule that refuses. A pause of the organisation and a freeze of the vault
+/// are not logged, but a freeze of a budget is. [`Refusal::Overflow`] is not logged, because no rule refuses.
 #[cold]
 fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
     if let Refusal::Violation(violation) = refusal {
