@@ -371,7 +371,7 @@ async def _put(world: ServiceWorld, policy: Json, **body: Any) -> httpx.Response
     return await world.call("PATCH", f"/v1/policies/{policy['policy_id']}", body)
 
 
-async def test_stronger_rule_voids_requests_and_approvals_from_before(world: ServiceWorld) -> None:
+async def test_stronger_rule_voids_earlier_approvals(world: ServiceWorld) -> None:
     team = await Team.of(world)
     policy = await world.policy(requireCoSign="10")
     wallet = await world.wallet(policy["policy_id"])
@@ -424,7 +424,7 @@ async def test_replayed_change_does_not_clear_a_newer_rule(own_world: ServiceWor
     assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["approvals"] is not None
 
 
-async def test_rule_under_change_counts_with_the_old_one_until_its_outcome_is_known(world: ServiceWorld) -> None:
+async def test_rule_under_change_counts_with_the_old_one(world: ServiceWorld) -> None:
     team = await Team.of(world)
     weaker = {"required": 1, "above": "50"}
     change = policy_details.update().where(policy_details.c.policy_id == team.policy["policy_id"])
