@@ -99,7 +99,7 @@ async def test_export_that_meets_an_outage_is_written_after_it(
 ) -> None:
     cuts = 3  # one more than a reading is repeated by itself
 
-    def write_cut(*given: Any) -> int:
+    def write_cut(*given: Any) -> tuple[int, str | None]:
         nonlocal cuts
         if cuts:
             cuts -= 1

@@ -120,7 +120,9 @@ fn main() {
                     record(ledger, &charges.vault)?;
                     let mut places = [Place::default(); 2];
                     for ((pot, charge), place) in budgets.iter_mut().zip(charges.budgets).zip(&mut places) {
-                        let (Some(pot), Some(charge @ Charge { amount, .. })) = (pot, charge) else { continue };
+                        let (Some(pot), Some(charge @ Charge { amount, .. })) = (pot, charge) else {
+                            continue;
+                        };
                         record(&mut pot.ledger, &charge)?;
                         pot.spend(if held { Usdc(0) } else { amount })?;
                         *place = pot.ledger.place();

@@ -114,7 +114,11 @@ impl Budget<'_> {
 /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger's stored total
 /// contradicts its slots.
 #[inline(never)]
-pub(crate) fn authorize<B: AsBudget>(budget: &B, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
+pub(crate) fn authorize<B: AsBudget>(
+    budget: &B,
+    payment: &Payment,
+    clock: UnixTime,
+) -> Result<Charge, Refusal> {
     let budget = budget.as_budget();
     let charge = budget.charge(payment, clock)?;
     let [frozen, expired, total, day, month, velocity] = Budget::RULES;

@@ -46,10 +46,10 @@ fn no_day_exceeds_a_limit_whatever_the_delegates_do() {
                     let budget = Budget { limits, frozen: false, total_spent: Usdc(0), ledger: &shared };
                     let (ledger, at) = (&vaults[vault], UnixTime(clock));
                     let budgets = [Some(budget), None];
-                    let judged =
-                        authorize(&rules, ledger, &budgets, &plain(amount), Standing::default(), at);
+                    let judged = authorize(&rules, ledger, &budgets, &plain(amount), Standing::default(), at);
                     let Ok(charges) = judged else { continue };
-                    let both = [(&mut vaults[vault], charges.vault), (&mut shared, charges.budgets[0].unwrap())];
+                    let both =
+                        [(&mut vaults[vault], charges.vault), (&mut shared, charges.budgets[0].unwrap())];
                     for (ledger, charge) in both {
                         if kind == 0 {
                             ledger.charge(&charge).unwrap();
@@ -97,7 +97,8 @@ fn held_money_that_refuses_names_no_time() {
         ledger.record(UnixTime(START), Usdc(spent), 1).unwrap();
         ledger.held = Usdc(held);
         let verdicts =
-            assess(&rules, &ledger, &NO_BUDGETS, &plain(amount), Standing::default(), UnixTime(START)).unwrap();
+            assess(&rules, &ledger, &NO_BUDGETS, &plain(amount), Standing::default(), UnixTime(START))
+                .unwrap();
         [Rule::MaxPerDay, Rule::MaxPerMonth].map(|rule| {
             let verdict = verdicts.iter().find(|verdict| verdict.rule == rule).unwrap();
             (verdict.passed, verdict.headroom, verdict.retry_at.is_some())

@@ -72,8 +72,10 @@ pub fn authorize<B: AsBudget>(
     let day_held = ledger.day.total_at(now)?;
     rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, day_held, ledger.held, payment).refuse()?;
     rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now).refuse()?;
-    let mut charges =
-        Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budgets: [None; 2] };
+    let mut charges = Charges {
+        vault: Charge { amount: payment.amount, at: now, day_held, hour_held },
+        budgets: [None; 2],
+    };
     for ((budget, level), charge) in budgets.iter().zip(LEVELS).zip(&mut charges.budgets) {
         if let Some(budget) = budget {
             *charge = Some(budget::authorize(budget, payment, clock).map_err(|refusal| refusal.by(level))?);

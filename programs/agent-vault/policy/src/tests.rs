@@ -6,7 +6,8 @@
 extern crate std;
 
 use crate::{
-    window::month_end, Budget, Budgets, Category, Charge, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc, Verdict,
+    window::month_end, Budget, Budgets, Category, Charge, Ledger, Payment, Refusal, Rules, Standing,
+    UnixTime, Usdc, Verdict,
 };
 use std::{env, vec::Vec};
 

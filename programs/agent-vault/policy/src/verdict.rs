@@ -120,7 +120,9 @@ pub fn assess(
     for (place, verdict) in of_vault.iter_mut().zip(own) {
         *place = verdict;
     }
-    for ((budget, level), places) in budgets.iter().zip(LEVELS).zip(shared.chunks_exact_mut(Budget::RULES.len())) {
+    for ((budget, level), places) in
+        budgets.iter().zip(LEVELS).zip(shared.chunks_exact_mut(Budget::RULES.len()))
+    {
         places.copy_from_slice(&Budget::assess(budget.as_ref(), level, payment, clock)?);
     }
     for verdict in &mut verdicts {
