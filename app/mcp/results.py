@@ -46,22 +46,19 @@ _ERROR = _object_or_null(
 _REFUSAL = _object_or_null(
     rule=(_TEXT, "The rule."),
     limit=(_TEXT_OR_NULL, "Its limit."),
-    attempted=(_TEXT_OR_NULL, "The value that this payment would reach."),
-    headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
-    retry_at=(_TEXT_OR_NULL, "The time when the same payment would pass."),
+    attempted=(_TEXT_OR_NULL, "The value it would reach."),
+    headroom=(_TEXT_OR_NULL, "The amount left."),
+    retry_at=(_TEXT_OR_NULL, "When the payment would pass."),
     approval_id=(_TEXT_OR_NULL, "The requested approval."),
-    open_allowances=(
-        {"type": "array", "items": _TEXT},
-        "Ids of outstanding allowances, if only the money they hold breaks this limit.",
-    ),
+    open_allowances=({"type": "array", "items": _TEXT}, "Allowances whose money alone breaks it."),
 )
 _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
     "message": (_TEXT, "The result and the next step."),
     "idempotency_key": (_TEXT_OR_NULL, "The key of this call. Repeat the call with it to learn the outcome."),
-    "repeated": ({"type": "boolean"}, "True if this is the stored result of an earlier call."),
-    "first_called_at": (_TEXT_OR_NULL, "The time of the first call with this idempotency key."),
-    "refusal": (_REFUSAL, "The rule that refuses the payment."),
+    "repeated": ({"type": "boolean"}, "True for the stored result of an earlier call."),
+    "first_called_at": (_TEXT_OR_NULL, "The time of the first call with this key."),
+    "refusal": (_REFUSAL, "The refusing rule."),
     "error": (_ERROR, "The API's error."),
     "data": ({"type": ["object", "null"]}, "The API's response."),
 }
