@@ -46,7 +46,8 @@ export = ExportRecord("exp_1", "org", None, form, None, None, "processing", 0, 0
 before, began = kilobytes("VmRSS"), time.process_time()
 settings = Settings()
 show = lambda *row: shown(settings, "localnet", *row).model_dump()
-rows, _ = db.read_now(lambda conn: write(conn, export, 0, 10**9, "program", show, folder / f"all.{form}", lambda: False))
+path = folder / f"all.{form}"
+rows, _ = db.read_now(lambda conn: write(conn, export, 0, 10**9, "program", show, path, lambda: False))
 grown = (kilobytes("VmHWM") - before) / 1024
 print(json.dumps({"rows": rows, "megabytes": grown, "cpu_seconds": time.process_time() - began}))
 """
