@@ -65,11 +65,11 @@ class _Fleet:
             self.db.write_now(lambda c, mine=mine: insert_wallet_details(c, mine))  # type: ignore[misc]
             fields = {"policy": _NOBODY, "agent_hash": "00" * 32, "session_authority": _NOBODY}
             self.event("WalletCreated", vault, **fields, vault_tokens=vault, session_expires_at=0)
-        limits = {"max_per_day": 0, "max_per_month": 0, "velocity_cap": 0}
+        limits = dict.fromkeys(("max_per_day", "max_per_month", "max_total", "expires_at", "velocity_cap"))
         for number in range(2):
             key, address = bytes([number + 1] * 16), str(Pubkey.new_unique())
             self.budgets.append((address, key))
-            self.event("BudgetCreated", budget=address, key=key.hex(), limits=limits)
+            self.event("BudgetCreated", budget=address, key=key.hex(), limits=limits, parent=_NOBODY)
 
     def event(self, name: str, vault: str | None = None, **data: Any) -> StoredEvent:
         """Store an event in a transaction of its own."""
