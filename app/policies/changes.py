@@ -13,19 +13,22 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.api.versioned_changes import OutdatedVersionError, VersionedChange
-from app.core.errors import BusinessError, UnavailableError
+from app.core.errors import BusinessError, ConflictError, UnavailableError
 from app.policies import consent
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
-from app.policies.details import begin_rule, describe, settle_rule
+from app.policies.details import describe
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Terms, apply_changes, require_owners, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
     DETAILS,
+    RULE,
     UPDATE,
     PolicyRecord,
+    begin_rule,
+    end_rule,
     policy,
     policy_audit_log,
     recipients_before,
@@ -37,14 +40,13 @@ from app.submission.plan import Hook, Plan, PlanType, nothing
 
 
 def _drop_rule(conn: Connection, failed: Attempt) -> None:
-    assert failed.policy_id is not None
-    settle_rule(conn, failed.org, failed.policy_id)
+    end_rule(conn, failed, None, 0)
 
 
 _UPDATE = PlanType(UPDATE, on_failed=_drop_rule)
 _CLOSE, _DISCARD = PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
-_OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"})
+_OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"}) - {RULE}
 
 
 class PolicyChange(VersionedChange[PolicyRecord]):
@@ -82,16 +84,13 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     version.
     """
     given = body.model_fields_set
-    org, policy_id = request.principal.org, request.object_id
-    await request.service.db.write(lambda conn: settle_rule(conn, org, policy_id))
 
     async def details(landed: str | None) -> None:
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
     await request.update(
-        # Each change of the rule about approvals is a version of the policy on the chain, so that it voids approvals.
-        given - (_OFF_CHAIN - {"approvals"}),
-        given.intersection(DETAILS),
+        given - _OFF_CHAIN,
+        given.intersection(DETAILS) - {RULE},
         lambda before: _update(request, before, body),
         details,
     )
@@ -178,8 +177,8 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     )
 
     def store_rule(conn: Connection, attempt: Attempt) -> None:
-        if rule != before.approvals:
-            begin_rule(conn, before, rule, attempt.tx_id)
+        if rule != before.approvals and not begin_rule(conn, before, rule, attempt.tx_id):
+            raise ConflictError("version_conflict", "Another request is changing the policy's approvals. Retry.")
 
     authority = await request.authority()
     if new.entries == old.entries or not new.entries:

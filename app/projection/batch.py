@@ -143,9 +143,13 @@ class Batch:
         )
         return attempt if is_it else None
 
+    def made_by(self, row: StoredEvent) -> Attempt | None:
+        """Return the service's attempt whose transaction has an event, of any type, or None."""
+        return self._attempts.get(row.message_hash)
+
     def cause(self, row: StoredEvent) -> str | None:
         """Return the type of the service's attempt that led to a row, or None if there is no attempt."""
-        attempt = self._attempts.get(row.message_hash)
+        attempt = self.made_by(row)
         return None if attempt is None else str(attempt.type)
 
     def moment(self, row: StoredEvent) -> int:

@@ -8,7 +8,7 @@ from app.chain.rules import Rules
 from app.core.identifiers import policy_id
 from app.projection.batch import Batch, address_or_none
 from app.projection.differences import difference, shown
-from app.store.policies import allowlist_entries, is_change, policy_details
+from app.store.policies import allowlist_entries, end_rule, is_change, policy_details
 from app.store.read_tables import policies, policy_versions
 from indexer import StoredEvent
 
@@ -62,6 +62,9 @@ def updated(batch: Batch, row: StoredEvent) -> None:
         "signature": row.signature,
     }
     batch.put(policy_versions, version, keys=["address", "version"])
+    made = batch.made_by(row)
+    ruled = {} if made is None else end_rule(connection, made, data["sequence"], batch.moment(row))
+    changes = {**changes, **ruled}
     if is_change(batch.cause(row)):
         summary = f"Policy {identifier}: {', '.join(changes) or 'no rule'} changed"
         fields = {"policy_id": identifier, "version": data["sequence"], "changes": changes}

@@ -39,7 +39,7 @@ def names_of(connection: Connection, org: str, found: Sequence[TransactionRecord
     for kind, pairs in kept.items():
         for tx_id, key in pairs:
             text = budgets.get(key, key) if kind == "budget" else key
-            shown[tx_id][kind] = f"{shown[tx_id][kind]} {text}" if kind in shown[tx_id] else text
+            shown[tx_id][kind] = f"{shown[tx_id][kind]}, {text}" if kind in shown[tx_id] else text
     for one in found:
         shown[one.tx_id]["payee"] = payees.get(one.recipient_address or "")
     return {tx_id: {name: text for name, text in of.items() if text} for tx_id, of in shown.items()}

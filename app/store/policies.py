@@ -1,6 +1,6 @@
 """Policies: rules from the chain; names, allowlist texts and authors of changes from the service."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from app.core.identifiers import PRESET_POLICY_IDS
 from app.database.columns import upsert
 from app.database.record_tables import FALSE, table_of
 from app.database.records import columns_of, fetch_all, fetch_one
+from app.store.attempts import Attempt, attempt
 from app.store.attempts import table as attempts
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
@@ -85,6 +86,8 @@ policy_details = table_of(
 _OTHERS = frozenset({"policy_id", "org", "address", "created_at", "approvals_next"})
 DETAILS = tuple(one.name for one in fields(PolicyDetails) if one.name not in _OTHERS)
 """Fields of a policy that are not on the chain, the name first."""
+RULE = "approvals"
+"""The one of these that changes only with the policy's version on the chain, which voids earlier approvals."""
 DEFAULTS = {one.name: one.default for one in fields(PolicyDetails) if one.name in DETAILS[1:]}
 """Default values of the `DETAILS` other than the name, for a policy without stored details."""
 
@@ -108,6 +111,50 @@ class AuditRecord:
 def put_policy_details(connection: Connection, details: PolicyDetails) -> None:
     """Store or replace a policy's details, in the transaction that stores the attempt to create the policy."""
     upsert(connection, policy_details, columns_of(details), keys=["address"])
+
+
+def details_of(found: PolicyRecord, **changed: Any) -> PolicyDetails:
+    """Return a policy's details with some changed."""
+    return PolicyDetails(**{one.name: getattr(found, one.name) for one in fields(PolicyDetails)} | changed)
+
+
+def begin_rule(connection: Connection, before: PolicyRecord, rule: Mapping[str, Any] | None, tx_id: str) -> bool:
+    """Store that a transaction puts a rule about approvals in force. Until its outcome is known, both rules apply.
+
+    Return False, without a change, if the rule has changed since ``before``, or another transaction may change it.
+    """
+    current = policy(connection, before.org, before.policy_id)
+    following = None if current is None else current.approvals_next
+    earlier = None if following is None else attempt(connection, following["tx_id"])
+    if current is None or current.approvals != before.approvals or (earlier and earlier.status != "failed"):
+        return False
+    put_policy_details(connection, details_of(current, approvals_next={"tx_id": tx_id, "rule": rule}))
+    return True
+
+
+def end_rule(connection: Connection, made: Attempt, version: int | None, now: int) -> dict[str, Any]:
+    """Put the rule about approvals of a landed transaction in force, with an entry in the policy's audit log.
+
+    Without a version, drops the rule, because the transaction has failed. Returns the changed fields.
+    """
+    current = None if made.policy_id is None else policy(connection, made.org, made.policy_id)
+    if current is None or current.approvals_next is None or current.approvals_next["tx_id"] != made.tx_id:
+        return {}
+    if version is None or made.actor is None:
+        put_policy_details(connection, details_of(current, approvals_next=None))
+        return {}
+    changes = {RULE: {"from": current.approvals, "to": current.approvals_next["rule"]}}
+    put_policy_details(connection, details_of(current, approvals=changes[RULE]["to"], approvals_next=None))
+    record_policy_edit(
+        connection,
+        current.org,
+        current.policy_id,
+        version=version,
+        changed_by=made.actor,
+        changes=changes,
+        now=now,
+    )
+    return changes
 
 
 def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entries: Sequence[str]) -> None:

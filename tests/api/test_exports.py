@@ -162,7 +162,7 @@ async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
 async def test_accounting_file_has_the_movements_of_a_vault(world: ServiceWorld) -> None:
     payee, budget = await world.payee(), await world.ok("POST", "/v1/budgets", {"name": "Ads", "maxPerDay": "900"})
     await world.ok("PUT", "/v1/recipients/shop.example", {"address": payee, "category": "marketplace"})
-    body = {"label": "=Sales", "tags": ["ads", "eu"], "budgetId": budget["budget_id"]}
+    body = {"label": "=Sales", "tags": ["ads", "north eu"], "budgetId": budget["budget_id"]}
     wallet = await world.wallet(**body)
     await world.pay(wallet, payee, "2", body={"memo": "Order 7"})
     await world.pay(wallet, payee, "5000")
@@ -176,7 +176,7 @@ async def test_accounting_file_has_the_movements_of_a_vault(world: ServiceWorld)
     withdrawn, paid, funded = csv.DictReader(io.StringIO(content.decode(), newline=""))
     assert manifest["sha256"] == hashlib.sha256(content).hexdigest()
     assert (manifest["export"]["wallet_id"], manifest["export"]["rows"]) == (wallet["wallet_id"], 3)
-    assert (paid["vault"], paid["agent"], paid["tags"]) == ("'=Sales", wallet["agent_id"], "ads eu")
+    assert (paid["vault"], paid["agent"], paid["tags"]) == ("'=Sales", wallet["agent_id"], "ads, north eu")
     assert (paid["budget"], paid["category"], paid["memo"]) == ("Ads", "marketplace", "Order 7")
     assert (paid["counterparty_name"], paid["counterparty_address"]) == ("shop.example", payee)
     assert (paid["debit"], paid["credit"], paid["fee"], paid["status"]) == ("2.00", "", "0.00", "confirmed")

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from sqlalchemy import select, update
 
 from app.core.actors import Role
 from app.core.identifiers import random_id
+from app.core.signers import read_key
 from app.core.timestamps import now_ms
 from app.database.record_tables import insert_record
 from app.people.sessions import open_session
@@ -20,6 +22,7 @@ from app.store.approval_requests import LIFETIME
 from app.store.keys import table as api_keys
 from app.store.people import Passkey, passkeys, remove_person
 from app.store.policies import policy_details
+from tests.api.test_signed_transactions import Hardened
 from tests.dashboard.browsing import Crafted, add_person, log
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -446,3 +449,30 @@ async def test_requester_without_a_person_is_refused(world: ServiceWorld) -> Non
 
     assert await team.people[0].approve(approval_id) == 403
     assert (await team.shown(approval_id))["approvals"] == []
+
+
+async def test_rule_waits_for_the_authoritys_signature(tmp_path: Path) -> None:
+    async with ServiceWorld(tmp_path) as world:
+        for name in ("Ada", "Grace"):
+            Person(world, name, "admin")
+        policy, other = await world.policy(requireCoSign="10"), await world.wallet()
+        hardened = Hardened(world, read_key(tmp_path / "keys" / "authority.json"))
+        (tmp_path / "keys" / "authority.json").unlink()
+        await world.restart()
+        path, attach = f"/v1/policies/{policy['policy_id']}", {"policyId": policy["policy_id"]}
+
+        asked = await hardened.asked("PATCH", path, {"approvals": _RULE})
+
+        wallet = f"/v1/wallets/{other['wallet_id']}"
+        assert (await world.ok("GET", path))["approvals"] is None
+        error_of(await world.call("PATCH", wallet, attach), 409, "version_conflict")
+        again = await world.call("PATCH", f"{path}?sign=offline", {"approvals": {**_RULE, "required": 1}})
+        error_of(again, 409, "version_conflict")
+        assert (await hardened.sent(asked))["approvals"]["required"] == 2
+        await world.ok("PATCH", wallet, attach)
+
+        # A withdrawn change leaves the rule as it was.
+        asked = await hardened.asked("PATCH", path, {"approvals": {**_RULE, "above": "5"}})
+        await world.ok("DELETE", f"/v1/signed-transactions/{asked['id']}", {})
+        assert (await world.ok("GET", path))["approvals"] == {"required": 2, "above": "10.00"}
+        await hardened.asked("PATCH", path, {"approvals": {**_RULE, "above": "6"}})

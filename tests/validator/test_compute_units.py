@@ -14,7 +14,7 @@ from tests.validator.node import Node
 
 pytestmark = pytest.mark.validator(smoke=True)
 
-PAYMENT, ESCROW = 4_130 + 105, 15_000
+PAYMENT, ESCROW = 4_330 + 105, 15_000
 """Most compute units, when the token accounts exist. The token program's transfer takes 105 of a payment's."""
 
 

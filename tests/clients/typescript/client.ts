@@ -187,7 +187,7 @@ class VaultClient {
     return [...logged].find((event) => event.name === "policyViolation") ?? null;
   }
 
-  private async fetch<T>(name: "vault" | "org" | "policy", at: PublicKey): Promise<T> {
+  private async fetch<T>(name: "budget" | "org" | "policy" | "vault", at: PublicKey): Promise<T> {
     const accounts = this.program.account as Record<string, { fetch(at: PublicKey): Promise<unknown> }>;
     const account = accounts[name];
     if (account === undefined) throw new Error(`the IDL has no account ${name}`);
