@@ -57,14 +57,20 @@ async def facts_of(service: Service, wallet: WalletRecord, payee: str) -> Expens
 
 
 async def _headroom(service: Service, wallet: WalletRecord, shared: Sequence[BudgetRecord]) -> str:
-    """Return the amounts that the vault and its budgets can still spend, by the balance and the limits of money."""
+    """Return the amount that the vault can still spend, and that of each level: the vault, its budget, the parent.
+
+    Only the balance and the limits of money count.
+    """
     limited: list[tuple[str, str, Rules | BudgetLimits]] = [("the vault", wallet.vault, wallet.policy.rules)]
-    limited += [(f"its budget {one.name}", one.address, one.limits) for one in shared]
+    limited += [
+        (f"{kind} {one.name}", one.address, one.limits)
+        for kind, one in zip(("its budget", "the parent budget"), shared, strict=False)
+    ]
     try:
         accounts = await service.chain.accounts([Pubkey.from_string(address) for _, address, _ in limited])
     except (ChainUnavailable, RpcError):
         return "Unknown, because the chain does not answer"
-    said = []
+    said, lowest = [], wallet.balance
     for account, (name, address, limits) in zip(accounts, limited, strict=True):
         data = account.decode(service.codec).data if account is not None and account.data else {}
         ledger = data.get("ledger")
@@ -75,8 +81,9 @@ async def _headroom(service: Service, wallet: WalletRecord, shared: Sequence[Bud
         caps += [(limits.max_total, spent.total)] if isinstance(limits, BudgetLimits) else []
         left = [max(0, cap - used - spent.held) for cap, used in caps if cap is not None]
         left += [wallet.balance] if address == wallet.vault else []
+        lowest = min([lowest, *left])
         said.append(f"{_usdc(min(left))} USDC for {name}" if left else f"no limit of money for {name}")
-    return ", ".join(said)
+    return said[0] if not shared else f"{_usdc(lowest)} USDC ({', '.join(said)})"
 
 
 def _usdc(amount: int) -> str:

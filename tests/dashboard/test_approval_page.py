@@ -160,7 +160,9 @@ async def test_facts_name_payee_history_and_headroom(own_world: ServiceWorld) ->
     assert (first["payee_name"], first["payee_category"]) == (None, "uncategorized")
     assert first["headroom"] == "50.00 USDC for the vault"
 
-    budget = await world.ok("POST", "/v1/budgets", {"name": "Ads", "maxPerDay": "20"})
+    company = await world.ok("POST", "/v1/budgets", {"name": "Company", "maxPerDay": "30", "maxTotal": "19.75"})
+    limits = {"name": "Ads", "maxPerDay": "20", "parentId": company["budget_id"]}
+    budget = await world.ok("POST", "/v1/budgets", limits)
     await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"budgetId": budget["budget_id"]})
     await world.ok("PUT", "/v1/recipients/flights.example.net", {"address": payee, "category": "marketplace"})
     for _ in range(2):
@@ -171,7 +173,8 @@ async def test_facts_name_payee_history_and_headroom(own_world: ServiceWorld) ->
     second = await _requested(world, approval_id)
     assert (second["payee_name"], second["payee_category"]) == ("flights.example.net", "marketplace")
     assert second["history"] == "2 payments, 8.00 USDC this month"
-    assert second["headroom"] == "42.00 USDC for the vault, 12.00 USDC for its budget Ads"
+    levels = "42.00 USDC for the vault, 12.00 USDC for its budget Ads, 11.75 USDC for the parent budget Company"
+    assert second["headroom"] == f"11.75 USDC ({levels})"
     text = await _page(world, approval_id)
     for name in ("agent", "history", "headroom", "recipient_address"):
         assert second[name] in text
