@@ -139,7 +139,7 @@ async def review(view: View) -> Response:
     found = await look(view, view.path("budget_id"))
     _wanted(view)
     if view.typed("expected_version") != tag_of(found):
-        raise concurrent_edit("budget", found.version)
+        raise concurrent_edit("budget")
     shifts = [BeforeAfter(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
     text = "The budget has no vaults of its own."
     if found.wallet_count:

@@ -15,6 +15,7 @@ from app.core.errors import ApiError, RequestError, UnavailableError
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
 from app.dashboard.forms.error_messages import concurrent_edit
+from app.dashboard.forms.formatting import Words
 from app.dashboard.forms.policy import (
     FLAG_CHOICES,
     HOST_CHOICES,
@@ -30,17 +31,18 @@ from app.dashboard.forms.policy import (
     tag_of,
     when,
 )
-from app.dashboard.forms.policy_sentences import FieldChange, Reader, differences, facts, sentences
+from app.dashboard.forms.policy_sentences import FieldChange, Reader, chips, differences, facts, sentences
 from app.dashboard.forms.submit_once import once
-from app.dashboard.forms.vault_lookup import labelled
+from app.dashboard.forms.vault_lookup import labelled, payee_names
 from app.dashboard.pages import View, action, page
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import PolicyChange
+from app.policies.consent import votes_to_weaken, weakens
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PreviewPolicy, UpdatePolicy
 from app.policies.preview import preview
 from app.projection.differences import Shown
-from app.store.policies import DETAILS, attached_wallets, policy_audit_log
+from app.store.policies import DETAILS, RULE, attached_wallets, policy_audit_log
 from app.store.wallets import labels
 
 #: Maximum number of changes, and of vaults, on a page.
@@ -77,7 +79,7 @@ async def new(view: View) -> Response:
         "policy_new.html",
         copied=copied,
         presets=[one for one in listed if one.policy_id in PRESET_POLICY_IDS],
-        says=await _says(view),
+        says=await _says(view, (await check(view)).shown),
         **_form(view),
     )
 
@@ -99,10 +101,12 @@ async def show(view: View) -> Response:
     return view.render(
         "policy.html",
         policy=found,
+        # The version on the chain is a number of the organisation, so the first one of a policy may be 52.
+        version=len(log.data) + 1,
         preset=found.policy_id in PRESET_POLICY_IDS,
         editable=editable,
-        says=(await _says(view)) if editable else {},
-        facts=list(facts(shown, _reader(view))),
+        says=(await _says(view, (await check(view)).shown)) if editable else {},
+        facts=facts(await _says(view, shown)),
         vaults=await _vaults(view, found),
         history=await _history(view, [(one.timestamp, one.actor, _pairs(one.changes)) for one in entries]),
         older=skipped + _SHOWN if skipped + _SHOWN < len(log.data) else None,
@@ -115,7 +119,7 @@ async def show(view: View) -> Response:
 async def check_form(view: View) -> Response:
     """Return a sentence about each typed rule, or an error message. A script inserts the texts into the open page."""
     checked = await check(view)
-    said = dict.fromkeys(blank(), "") | sentences(checked.shown, _reader(view))
+    said = dict.fromkeys(blank(), "") | await _says(view, checked.shown)
     return view.render("policy_says.html", says=said, wrong=checked.errors)
 
 
@@ -126,9 +130,11 @@ async def review(view: View) -> Response:
     wanted = await _wanted(view, found)
     if not wanted:
         raise RequestError("invalid_request", _NOTHING_CHANGED)
+    approvals = wanted.get(RULE, (None, None))
     return view.render(
         "policy_review.html",
         policy=found,
+        votes=votes_to_weaken(approvals[0]) if weakens(*approvals) else 0,
         differences=differences(wanted),
         vaults=await _vaults(view, found),
         replayed=bool(wanted.keys() - set(DETAILS)),
@@ -200,7 +206,7 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
     """Return the old and new value of each changed field. Raises ``version_conflict`` if the form is outdated."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
-        raise concurrent_edit("policy", found.version)
+        raise concurrent_edit("policy")
     return wanted
 
 
@@ -230,8 +236,12 @@ def _form(view: View) -> dict[str, Any]:
     return {"categories": CATEGORIES, "host_choices": HOST_CHOICES, "flag_choices": FLAG_CHOICES, "offline": offline}
 
 
-async def _says(view: View) -> Mapping[str, Any]:
-    return sentences((await check(view)).shown, _reader(view))
+async def _says(view: View, shown: Mapping[str, Any]) -> dict[str, Words]:
+    """Return a sentence for each rule, and the names of the allowed recipients below their sentence."""
+    said, listed = sentences(shown, _reader(view)), shown.get("allowed_recipients", [])
+    if listed:
+        said["allowed_recipients"] += chips(listed, await payee_names(view, listed))
+    return said
 
 
 def _reader(view: View) -> Reader:

@@ -73,6 +73,11 @@ def weakens(before: Rule | None, after: Rule | None) -> bool:
     return after["required"] < before["required"] or _above(after) > _above(before)
 
 
+def votes_to_weaken(before: Rule) -> int:
+    """Return the number of people who must make a change that weakens the rule ``before``."""
+    return max(int(before["required"]), 2)
+
+
 async def require_people(service: Service, org: str, rule: Rule | None) -> None:
     """Raise ``invalid_request`` if a rule requires more people than the organisation has."""
     there = await service.db.read(lambda conn: count_approvers(conn, org))
@@ -84,10 +89,10 @@ async def require_people(service: Service, org: str, rule: Rule | None) -> None:
 async def require_consent(service: Service, principal: Principal, about: str, before: Rule, *change: object) -> None:
     """Record that the person who makes a change consents to it.
 
-    Raises ``approvals_missing`` until as many people as the rule ``before`` requires, and at least two, have made the
-    same change within a day. Raises the errors of ``approve``.
+    Raises ``approvals_missing`` until enough people (see ``votes_to_weaken``) have made the same change within a day.
+    Raises the errors of ``approve``.
     """
-    needed, since = max(before["required"], 2), now_ms() - DAY
+    needed, since = votes_to_weaken(before), now_ms() - DAY
     content = json.dumps([principal.org, about, before, *change], sort_keys=True)
     subject = f"change:{hashlib.sha256(content.encode()).hexdigest()}"
     given = await approve(service, principal, subject, about, since=since)

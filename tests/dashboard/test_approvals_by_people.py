@@ -51,7 +51,7 @@ class Person:
         """Approve, and return the status: 303 if the approval counts."""
         return (await self.post(f"approvals/{approval_id}/approve")).status_code
 
-    async def change(self, policy: Json, **approvals: str) -> httpx.Response:
+    async def change(self, policy: Json, then: str = "", **approvals: str) -> httpx.Response:
         """Change the fields about approvals in the policy's form, and leave the others unchanged."""
         path = f"/v1/policies/{policy['policy_id']}"
         answer = await self.world.call("GET", path)
@@ -60,7 +60,7 @@ class Person:
         fields = {"name": now["name"], "require_co_sign": now["require_co_sign"] or ""}
         fields |= {f"approvals_{name}": str(value) for name, value in rule.items()} | approvals
         tag = answer.headers["etag"].strip('"')
-        return await self.post(f"policies/{policy['policy_id']}", expected_version=tag, **fields)
+        return await self.post(f"policies/{policy['policy_id']}{then}", expected_version=tag, **fields)
 
     def key(self, role: Role) -> str:
         """Return an API key that this person has created."""
@@ -299,6 +299,10 @@ async def test_lone_admin_cannot_weaken_the_rule_or_attach_a_weaker_policy(world
     await world.ok("PATCH", vault, {"policyId": copy["policy_id"]})
     await world.ok("PATCH", vault, {"policyId": team.policy["policy_id"]})
 
+    # The review says what the people agree to.
+    said = "2 people must make it within a day, each by passkey. They agree only to the new approvals."
+    for above, says in (("50", True), ("9", False)):
+        assert (said in (await ada.change(team.policy, "/review", approvals_above=above)).text) == says
     # One person, several times
     for _ in range(2):
         answer = await ada.change(team.policy, approvals_above="50")

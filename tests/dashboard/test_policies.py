@@ -72,7 +72,7 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
             row = page.get_by_role("row").filter(has_text=CORPUS[0])
             await row.wait_for()
             shown = [await one.inner_text() for one in await row.locator("td").all()]
-            assert shown == ["1", "5.00", "2,000.00", "no cap", "3", "any", str(made["version"])]
+            assert shown == ["1", "5.00", "2,000.00", "no cap", "3", "never", "any"]
             await expect(page.locator("tr:has-text('Preset')")).to_have_count(4)
             assert await page.get_by_role("link", name="New policy").count() == (role == "admin")
             assert await findings(page) == []
@@ -171,6 +171,7 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
         assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"] == policy["version"]
         await page.get_by_role("button", name="Save", exact=True).click()
         await page.get_by_text("Saved. New rules apply to all vaults of the policy").wait_for()
+        await expect(page.locator(".head")).to_contain_text("Version 2")
         await expect(page.locator(".history li").first).to_contain_text("Ada")
         await expect(page.locator(".history del", has_text="50.00 USDC")).to_have_count(1)
         assert await findings(page) == []
@@ -204,7 +205,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
         now = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")
 
         await slow.get_by_role("button", name="Save", exact=True).click()
-        await slow.get_by_text(f"The policy now has version {now['version']}").wait_for()
+        await slow.get_by_text("Another change of the policy was saved while you edited it.").wait_for()
         meanwhile = " ".join((await slow.locator("section", has_text="Changed by others").inner_text()).split())
         assert "Ada" in meanwhile
         assert "In 24 hours 200.00 USDC → 150.00 USDC" in meanwhile
@@ -241,6 +242,7 @@ async def test_preset_is_copied_and_the_copy_deleted(site: Served) -> None:
         await page.get_by_label("Per month").fill("333")
         await page.get_by_role("button", name="Create").click()
         await page.get_by_text("The policy was created.").wait_for()
+        await expect(page.locator(".head")).to_contain_text("Version 1")
         made = page.url.rpartition("/")[2].partition("?")[0]
         copy = await world.ok("GET", f"/v1/policies/{made}")
         assert (copy["name"], copy["max_per_tx"], copy["max_per_month"]) == ("Copy of Conservative", "10.00", "333.00")
@@ -352,6 +354,19 @@ async def test_recipient_without_an_owner_is_listed_by_a_box(world: ServiceWorld
     listed = await world.ok("GET", "/v1/policies")
     assert [address] in [one["allowed_recipients"] for one in listed["data"]]
     assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["allowed_recipients"] == [address]
+
+
+async def test_allowed_recipients_are_shown_by_name(world: ServiceWorld) -> None:
+    shop, other = await world.payee(), await world.payee()
+    await world.ok("PUT", "/v1/recipients/shop.example.com", {"address": shop, "category": "marketplace"})
+    own = await world.wallet(label="<Office>", funds=None)
+    policy = await world.policy(allowedRecipients=[shop, other, own["wallet_id"]])
+    for role in ("admin", "viewer"):
+        page = (await Crafted(world, sign_in(world, role)).client.get(_path(policy))).text
+        chips = dict(re.findall(r'<span class="chip" title="(\w+)">(.*?)</span>', page))
+        assert len(chips) == 3
+        assert (chips[shop], "&lt;Office&gt;" in chips.values()) == ("shop.example.com", True)
+        assert f"{other[:4]}…{other[-4:]}" in chips[other]
 
 
 @pytest.mark.proves("POST /dashboard/policies/{policy_id}/delete")

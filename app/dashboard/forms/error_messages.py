@@ -57,9 +57,6 @@ def in_one(messages: Mapping[str, str]) -> str:
     return " ".join(f"{name}: {text}" if name else text for name, text in messages.items())
 
 
-def concurrent_edit(what: str, version: int) -> ConflictError:
+def concurrent_edit(what: str) -> ConflictError:
     """Return the error for a form that showed an outdated version."""
-    return ConflictError(
-        "version_conflict",
-        f"Another change of the {what} was saved while you edited it. The {what} now has version {version}. {_KEPT}",
-    )
+    return ConflictError("version_conflict", f"Another change of the {what} was saved while you edited it. {_KEPT}")

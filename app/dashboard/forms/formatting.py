@@ -38,6 +38,8 @@ LABELS: Mapping[str, str] = {
 }
 """Labels of the fields of policies and budgets on pages."""
 _OF_BUDGET = "budget_"
+_WORDS: Mapping[str, str] = {"nft": "NFT", "alcohol_tobacco": "Alcohol and tobacco"}
+"""Words for codes whose letters alone would mislead."""
 
 
 def usdc(amount: int | str | None) -> str:
@@ -103,7 +105,7 @@ def short(address: str | None) -> Markup | str:
 
 def words(code: str) -> str:
     """Return a code of the API in words: `policy_violation` as `Policy violation`."""
-    return code.replace("_", " ").replace(".", ": ").capitalize()
+    return _WORDS.get(code) or code.replace("_", " ").replace(".", ": ").capitalize()
 
 
 def rule(code: str) -> str:

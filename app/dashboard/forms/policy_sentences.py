@@ -1,6 +1,6 @@
 """Policies in plain words: a sentence about each rule, and the effect of a change."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 from app.core.hosts import ANY_HOST
 from app.core.money import parse_usdc
 from app.core.timestamps import parse_iso_ms
-from app.dashboard.forms.formatting import LABELS, Words, moment, usdc, words
+from app.dashboard.forms.formatting import LABELS, Words, moment, short, usdc, words
 from app.policies.models import MAX_OPEN_ESCROWS
 
 MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
@@ -231,7 +231,13 @@ _SAYS: Mapping[str, Callable[[Any, Reader], Words]] = {
 }
 
 
-def facts(shown: Mapping[str, Any], reader: Reader) -> Iterator[tuple[str, Words]]:
-    """Return label and meaning of each rule, for a page without a form."""
-    said = sentences(shown, reader)
-    return ((label, said[name]) for name, label in LABELS.items() if name in said)
+def facts(said: Mapping[str, Words]) -> list[tuple[str, Words]]:
+    """Return label and sentence of each rule, for a page without a form."""
+    return [(label, said[name]) for name, label in LABELS.items() if name in said]
+
+
+def chips(payees: Sequence[str], names: Mapping[str, str]) -> Markup:
+    """Return each payee by its name, or else by its short address. The full address is in the title."""
+    shown = [(one, names.get(one) or short(one)) for one in payees[:_NAMED]]
+    more = Markup(" and {:,} more").format(len(payees) - _NAMED) if len(payees) > _NAMED else ""
+    return Markup("").join(Markup(' <span class="chip" title="{}">{}</span>').format(*one) for one in shown) + more
