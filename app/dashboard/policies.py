@@ -27,11 +27,13 @@ from app.dashboard.forms.policy import (
     fields_of,
     meant,
     merged,
+    shown_as,
     shown_by,
     tag_of,
     when,
 )
 from app.dashboard.forms.policy_sentences import FieldChange, Reader, chips, differences, facts, sentences
+from app.dashboard.forms.policy_templates import TEMPLATES
 from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import labelled, payee_names
 from app.dashboard.pages import View, action, page
@@ -68,16 +70,19 @@ async def show_all(view: View) -> Response:
 
 @page("/policies/new", roles=ADMINS)
 async def new(view: View) -> Response:
-    """Show the form of a new policy. The form may start with the values of another policy."""
+    """Show the form of a new policy. The form may start with the values of another policy or of a template."""
     source = view.typed("source") or view.request.query_params.get("from", "")
     copied = await policies.get(view.service, view.principal, source) if source else None
+    templates = {name: await shown_as(view, one.body) for name, one in TEMPLATES.items()}
+    chosen = templates.get(view.request.query_params.get("template", ""))
     if not view.form:
-        shown = blank() if copied is None else shown_by(copied) | {"name": f"Copy of {copied.name}"}
+        shown = chosen or (blank() if copied is None else shown_by(copied) | {"name": f"Copy of {copied.name}"})
         view.form = fields_of(shown, source=source)
     listed = (await policies.list_all(view.service, view.principal)).data
     return view.render(
         "policy_new.html",
-        copied=copied,
+        chosen=chosen["name"] if chosen else copied and copied.name,
+        templates=[(name, TEMPLATES[name].use, one) for name, one in templates.items()],
         presets=[one for one in listed if one.policy_id in PRESET_POLICY_IDS],
         says=await _says(view, (await check(view)).shown),
         **_form(view),

@@ -12,6 +12,7 @@ from app.access.recorder import Recorder
 from app.dashboard.forms.formatting import LABELS
 from app.dashboard.forms.policy import blank
 from app.dashboard.forms.policy_sentences import Reader, sentences
+from app.dashboard.forms.policy_templates import TEMPLATES
 from tests.dashboard.browsing import (
     Crafted,
     Served,
@@ -252,6 +253,40 @@ async def test_preset_is_copied_and_the_copy_deleted(site: Served) -> None:
         await page.get_by_text("The policy was deleted.").wait_for()
     assert (await world.call("GET", f"/v1/policies/{made}")).status_code == 404
     assert site.violations == []
+
+
+@pytest.mark.proves("GET /dashboard/policies/new")
+async def test_policy_starts_from_a_template_or_preset_compared_side_by_side(site: Served) -> None:
+    async with site.visit("admin", **_PHONE | _DARK) as page:
+        await page.goto(f"{site.base}/policies/new")
+        table = page.get_by_role("region", name="Templates and presets")
+        await expect(table.locator("tbody tr")).to_have_count(len(TEMPLATES) + 4)
+        shown = await table.get_by_role("row").filter(has_text="Travel").locator("td").all_inner_texts()
+        assert shown == ["2,000.00", "4,000.00", "20,000.00", "10", "500.00", "any, except 8 categories"]
+        assert await findings(page) == []
+        assert await overflow(page) <= 0
+        await table.get_by_role("link", name="Travel").click()
+        await page.get_by_text("The form starts as Travel.").wait_for()
+        await page.get_by_label("Per month").fill("9000")
+        await page.get_by_role("button", name="Create").click()
+        await page.get_by_text("The policy was created.").wait_for()
+        made = page.url.rpartition("/")[2].partition("?")[0]
+    policy = await site.world.ok("GET", f"/v1/policies/{made}")
+    rules = ("name", "max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign")
+    assert [policy[one] for one in rules] == ["Travel", "2000.00", "4000.00", "9000.00", 10, "500.00"]
+    assert "gambling" in policy["blocked_categories"]
+    assert site.violations == []
+
+
+async def test_every_template_makes_a_policy(world: ServiceWorld) -> None:
+    admin = Crafted(world, sign_in(world, "admin"))
+    for name, one in TEMPLATES.items():
+        answer = await admin.post("/dashboard/policies", await _form(admin, f"/dashboard/policies/new?template={name}"))
+        assert answer.status_code == 303, _text(answer.text)
+        made = answer.headers["location"].rpartition("/")[2].partition("?")[0]
+        assert (await world.ok("GET", f"/v1/policies/{made}"))["name"] == one.body.name
+    unknown = await admin.client.get("/dashboard/policies/new?template=none")
+    assert (unknown.status_code, "An empty field sets no rule." in unknown.text) == (200, True)
 
 
 async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) -> None:

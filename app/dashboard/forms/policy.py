@@ -70,7 +70,7 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
 
 async def meant(view: View) -> Shown:
     """Return the policy described by the form's typed values. Raises InvalidFormError and ``invalid_recipient``."""
-    return await _shown(view, validated(CreatePolicy, _values(view)))
+    return await shown_as(view, validated(CreatePolicy, _values(view)))
 
 
 async def check(view: View) -> Checked:
@@ -84,14 +84,15 @@ async def check(view: View) -> Checked:
         values = {name: value for name, value in values.items() if name != "approvals" or "" not in errors}
     body = validated(UpdatePolicy, {name: value for name, value in values.items() if name not in errors})
     try:
-        shown = await _shown(view, body)
+        shown = await shown_as(view, body)
     except RequestError as error:
         errors |= messages_of(error, view.form)
-        shown = await _shown(view, body.model_copy(update={"allowed_recipients": []}))
+        shown = await shown_as(view, body.model_copy(update={"allowed_recipients": []}))
     return Checked({name: value for name, value in shown.items() if name not in errors}, errors)
 
 
-async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
+async def shown_as(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
+    """Return the policy that a body describes, in the format of API responses. Raises ``invalid_recipient``."""
     terms = await apply_changes(view.service, view.principal.org, NO_TERMS, body)
     rules = shown_rules(terms.rules, list(terms.entries.values()))
     return {**{name: getattr(body, name) for name in DETAILS}, **rules}
