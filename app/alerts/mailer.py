@@ -7,9 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
+from typing import ClassVar
 
 import aiosmtplib
 import structlog
+from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.settings import Settings
@@ -23,8 +25,6 @@ _log = structlog.get_logger(__name__)
 
 TIMEOUT = 10.0
 """Seconds within which the mail server must accept an e-mail."""
-_AT_ONCE = 4
-"""Maximum number of simultaneous connections of a node to the server."""
 _PURGE_BATCH = 500
 """Maximum number of e-mails deleted per tick, so that due e-mails need not wait long."""
 _PURGE_INTERVAL = 60 * 60 * 1000
@@ -40,6 +40,10 @@ class Mailer(Periodic):
     """
 
     name = "alert_mails"
+    slack: ClassVar[bool] = False
+    """True to send the queued Slack messages instead of the e-mails."""
+    at_once: ClassVar[int] = 4
+    """Maximum number of simultaneous connections of a node."""
 
     def __init__(
         self,
@@ -92,10 +96,11 @@ class Mailer(Periodic):
                 self._purge_at = now
 
     async def _due(self, now: int) -> list[Mail]:
-        node, due = self._db.node, await self._db.look_up(lambda conn: due_mails(conn, now, _AT_ONCE))
+        node, most, slack = self._db.node, self.at_once, self.slack
+        due = await self._db.look_up(lambda conn: due_mails(conn, now, most, slack=slack))
         if not node or not due:
             return due
-        claimed = await self._db.write_unordered(lambda conn: claim_mails(conn, now, _AT_ONCE, node))
+        claimed = await self._db.write_unordered(lambda conn: claim_mails(conn, now, most, node, slack=slack))
         return await self._db.read(lambda conn: mails_of(conn, claimed)) if claimed else []
 
     async def _attempt(self, mail: Mail) -> None:
@@ -105,13 +110,17 @@ class Mailer(Periodic):
         error, now = self._outcomes[mail.mail_id], self._clock()
         if error is None:
             await self._db.write(lambda conn: record_sent(conn, mail, now))
-        elif await self._db.write(lambda conn: record_failure(conn, mail, now)):
+        elif await self._db.write(lambda conn: self._fail(conn, mail, error, now)):
             _log.error("alert_mail_given_up", event_id=mail.event_id, error=error)
         else:
             _log.warning("alert_mail_failed", event_id=mail.event_id, error=error)
         del self._outcomes[mail.mail_id]
         if self._db.node:
             await self._db.write_unordered(lambda conn: release(conn, mails_table.name, mail.mail_id, self._db.node))
+
+    def _fail(self, conn: Connection, mail: Mail, _error: str, now: int) -> bool:
+        """Store a failed attempt. Return True if it was the last one."""
+        return record_failure(conn, mail, now)
 
     async def _send(self, mail: Mail) -> str | None:
         """Send an e-mail once. Returns the error, or None if the server accepted the e-mail."""

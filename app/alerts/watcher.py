@@ -1,4 +1,4 @@
-"""Reports alerts when they begin, and queues e-mails about events."""
+"""Reports alerts when they begin, and queues e-mails and Slack messages about events."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -19,7 +19,7 @@ from app.core.settings import Settings
 from app.core.timestamps import MINUTE, now_ms
 from app.database.interface import Database
 from app.projection.projector import Projector
-from app.store.alert_kinds import TRIGGERS, TYPE_OF, AlertType
+from app.store.alert_kinds import SLACK_EVENTS, TRIGGERS, TYPE_OF, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
 from app.store.alerts import (
     AlertTransition,
@@ -63,7 +63,7 @@ class Watcher(Periodic):
         chain_clock: Callable[[], int],
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Queue e-mails if `settings` has a mail server.
+        """Queue e-mails if `settings` has a mail server. Messages for Slack channels are queued in any case.
 
         Both clocks give Unix milliseconds: `chain_clock` for transactions and alerts, `clock` for rounds and e-mails.
         """
@@ -186,14 +186,14 @@ class Watcher(Periodic):
         brake.leave(brake.engage(system(row.org, row.actor.id), row.scope, "freeze"))
 
     def _read_feed(self, conn: Connection) -> Collection[BrakeRow]:
-        """Read the next events of the feed, report the alerts that they raise, and queue e-mails.
+        """Read the next events of the feed, report the alerts that they raise, and queue messages.
 
         Return the brakes of the wallets to freeze. The brakes are stored in the same transaction as the alerts, so that
         the wallets are frozen even after a crash.
         """
         now, brakes = self._clock(), dict[str, BrakeRow]()
         kinds = [kind for kind in TRIGGERS if watches(conn, [kind])]
-        types = {event for kind in kinds for event in TRIGGERS[kind]} | set(TYPE_OF if self._mails else ())
+        types = {event for kind in kinds for event in TRIGGERS[kind]} | set(TYPE_OF if self._mails else SLACK_EVENTS)
         # Old events are skipped: a rebuild of the read models also adds events that the feed had already deleted.
         events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, self._chain_clock())]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
@@ -207,9 +207,9 @@ class Watcher(Periodic):
                 )
         for row in brakes.values():
             put_brake(conn, row)
-        if self._mails:
-            reported = [one for one in events if one.type in TYPE_OF]
-            queue(conn, compose(conn, reported, rules, now, hourly=self._hourly_mails, dashboard=self._dashboard))
+        reported = [one for one in events if one.type in TYPE_OF]
+        addressed = rules if self._mails else {}
+        queue(conn, compose(conn, reported, addressed, now, hourly=self._hourly_mails, dashboard=self._dashboard))
         return brakes.values()
 
 

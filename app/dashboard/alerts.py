@@ -1,6 +1,6 @@
 """Alert rules: the thresholds of alerts and their e-mail addresses, for all vaults or for one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -12,6 +12,7 @@ from app.api.forms import validated
 from app.dashboard.forms.formatting import entries
 from app.dashboard.pages import View, action, page
 from app.store.alert_kinds import TRIGGERS, TYPES, UNCONDITIONAL, AlertType
+from app.store.slack_channels import SlackChannel, slack_channels
 from app.store.wallets import WalletRecord
 from app.wallets import service as wallets
 
@@ -19,7 +20,9 @@ from app.wallets import service as wallets
 @page("/alerts", roles=READERS)
 async def show(view: View) -> Response:
     """Show the organisation's alert rules, which apply to every vault without a rule of its own."""
-    return _render(view, await alerts.get(view.service, view.principal), None)
+    org = view.principal.org
+    channels = await view.service.db.read(lambda conn: slack_channels(conn, [org]))
+    return _render(view, await alerts.get(view.service, view.principal), None, channels)
 
 
 @action("/alerts", roles=OPERATORS, back=show)
@@ -49,12 +52,13 @@ async def save_of_vault(view: View) -> str:
     return view.url("vaults", wallet_id, "alerts", done="alerts-saved")
 
 
-def _render(view: View, rules: Alerts, wallet: WalletRecord | None) -> Response:
+def _render(view: View, rules: Alerts, wallet: WalletRecord | None, channels: Sequence[SlackChannel] = ()) -> Response:
     return view.render(
         "alerts.html",
         rules=[(kind, getattr(rules, kind)) for kind in TYPES],
         updated_at=rules.updated_at,
         wallet=wallet,
+        channels=channels,
         mails=view.service.settings.smtp_host is not None,
     )
 

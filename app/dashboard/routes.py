@@ -23,6 +23,7 @@ from app.dashboard import (
     recipients,
     sign_in,
     signatures,
+    slack,
     transactions,
     vault,
     verdicts,
@@ -48,6 +49,7 @@ _MODULES = (
         recipients,
         disputes,
         alerts,
+        slack,
     ),
     *(developers, webhooks, exports, signatures, sign_in, company, people, audit),
 )

@@ -27,6 +27,7 @@ from app.submission.database_guard import DatabaseGuard
 from app.submission.recovery import Recovery
 from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.dispatcher import Dispatcher
+from app.webhooks.slack import SlackSender
 from app.x402.watch import IssuedPaymentWatch
 
 INDEXER, WORKER = "indexer", "worker"
@@ -123,8 +124,10 @@ def _claimed(service: Service) -> list[Startable]:
     found: list[Startable] = []
     if settings.alerts and settings.smtp_host:
         found.append(Mailer(db, settings))
+    delivery_client = service.part(DeliveryClient)
+    if settings.alerts:
+        found.append(SlackSender(db, settings, delivery_client))
     if settings.webhooks:
-        delivery_client = service.part(DeliveryClient)
         found.append(
             Dispatcher(db, delivery_client, interval=settings.webhook_interval, at_once=settings.webhooks_at_once)
         )

@@ -32,6 +32,8 @@ EVENT_OF: Mapping[AlertType, str] = {
 """The event type that reports each alert type. Only alerts raised by a rule or a limit are listed."""
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()} | _NOTICES
 """By event type, the alert type that sends e-mails about it."""
+SLACK_EVENTS = {event for event, kind in TYPE_OF.items() if kind == "approvals"}
+"""Event types that are also reported to the organisation's Slack channels."""
 UNCONDITIONAL = {"policy_violation", "sol_limit", *_NOTICES.values()}
 """Types without a threshold. Their events are created even without a rule; a rule only adds e-mails."""
 

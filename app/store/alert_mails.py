@@ -1,4 +1,4 @@
-"""E-mails of alerts: the queue of e-mails and the outcome of each. Times are Unix milliseconds.
+"""E-mails and Slack messages of alerts: their queue and the outcome of each. Times are Unix milliseconds.
 
 As with webhook deliveries, one database transaction queues the e-mails of some events and moves the alerts' own
 position in the feed past these events. Every committed event is therefore processed once, even if the process dies.
@@ -36,7 +36,7 @@ from app.store.values import get_value, put_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts.
+    """A message about an event to a recipient: `pending` while queued, then `sent`, or `failed` after all attempts.
 
     A summary is one e-mail in place of several `omitted` e-mails. The summary's `event_id` belongs to no event, because
     a summary is not about a single event.
@@ -48,6 +48,7 @@ class Mail:
     type: str
     """Type of the event. E-mails queued by older code have the type of the alert instead."""
     recipient: str
+    """An e-mail address, or the id of a Slack channel."""
     subject: str
     body: Annotated[str, Text()]
     status: str = "pending"
@@ -117,14 +118,14 @@ def omitted_so_far(connection: Connection, summary_id: str) -> int:
     return connection.scalar(select(table.c.omitted).where(table.c.mail_id == summary_id)) or 0
 
 
-def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
-    """Return up to `limit` due e-mails, longest overdue first."""
-    return fetch_all(connection, Mail, _DUE, {"now": now, "most": limit})
+def due_mails(connection: Connection, now: int, limit: int, *, slack: bool = False) -> list[Mail]:
+    """Return up to `limit` due e-mails, or Slack messages instead, longest overdue first."""
+    return fetch_all(connection, Mail, _DUE[slack], {"now": now, "most": limit})
 
 
-def claim_mails(connection: Connection, now: int, limit: int, node: str) -> list[str]:
-    """Claim up to `limit` due e-mails that no other node is sending, and return their ids."""
-    due = _DUE.with_only_columns(table.c.mail_id).params(now=now, most=limit)
+def claim_mails(connection: Connection, now: int, limit: int, node: str, *, slack: bool = False) -> list[str]:
+    """Claim up to `limit` due e-mails, or Slack messages, that no other node is sending, and return their ids."""
+    due = _DUE[slack].with_only_columns(table.c.mail_id).params(now=now, most=limit)
     return claim(connection, table.c.mail_id, due, node)
 
 
@@ -138,17 +139,24 @@ def record_sent(connection: Connection, mail: Mail, now: int) -> None:
     connection.execute(_NOTE, {"id": mail.mail_id, "state": "sent", "failed": mail.attempts, "due": now})
 
 
-def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
-    """Store a failed attempt to send an e-mail. Return True if it was the last attempt.
+def record_failure(connection: Connection, mail: Mail, now: int, *, last: bool = False) -> bool:
+    """Store a failed attempt to send an e-mail. Return True if it was the `last` attempt.
 
     Otherwise schedule a retry, after the same pauses as for webhook deliveries.
     """
     failed = mail.attempts + 1
-    last = failed >= MAX_ATTEMPTS
+    last = last or failed >= MAX_ATTEMPTS
     due = now if last else retry_at(failed, now)
     values = {"id": mail.mail_id, "state": "failed" if last else "pending", "failed": failed, "due": due}
     connection.execute(_NOTE, values)
     return last
+
+
+def reschedule(connection: Connection, recipient: str, due: int | None) -> None:
+    """Let a recipient's pending messages wait at least until `due`, or give them up if it is None."""
+    pending = update(table).where(table.c.recipient == recipient, table.c.status == "pending")
+    later = pending.values(status="failed") if due is None else pending.where(table.c.due_at < due).values(due_at=due)
+    connection.execute(later)
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
@@ -165,12 +173,15 @@ _READ = select(cast(setting_values.c.value, BigInteger)).where(setting_values.c.
 _UNREAD = select(
     func.coalesce(select(func.max(feed.c.position)).scalar_subquery(), 0) > func.coalesce(_READ.scalar_subquery(), 0)
 )
-_DUE = (
-    select(table)
+_DUE = {
+    slack: select(table)
     .where(table.c.status == "pending", table.c.due_at <= bindparam("now"))
+    # Every e-mail address has an @, and no id of a channel has one.
+    .where(table.c.recipient.not_like("%@%") if slack else table.c.recipient.like("%@%"))
     .order_by(table.c.due_at, table.c.created_at)
     .limit(bindparam("most"))
-)
+    for slack in (False, True)
+}
 _COUNT = select(table.c.wallet_id, func.count().label("queued")).where(
     table.c.omitted.is_(None),
     table.c.org == bindparam("of_org"),

@@ -12,6 +12,7 @@ from app.core.timestamps import CLOCK, iso_ms, now_ms
 from app.store.deliveries import DeliveryRecord
 from app.store.delivery_attempts import DeliveryAttemptRecord
 from app.store.feed import FeedEvent
+from app.store.slack_channels import SlackChannel
 from app.store.webhooks import WebhookRecord
 from app.webhooks._sender import TIMEOUT, send
 from app.webhooks._signing import signature_headers
@@ -95,6 +96,21 @@ class DeliveryClient:
         outcome = await send(outbound, webhook.url, body, signed, owner=owner, within=self._timeout)
         number = delivery.attempts + 1
         return DeliveryAttemptRecord(delivery.delivery_id, number, started_at, **asdict(outcome)), outcome.delivered
+
+    async def post(self, channel: SlackChannel, body: str, *, test: bool = False) -> str | None:
+        """Post a message once to a Slack channel. Returns the error, or None if Slack accepted the message.
+
+        Raises ``rate_limited`` if too many names are being looked up.
+        """
+        outbound, owner = self._for_pings if test else self._for_deliveries, (channel.org, channel.channel_id)
+        url = self._open(channel.url)
+        outcome = await send(outbound, url, body.encode(), {}, owner=owner, within=self._timeout)
+        return None if outcome.delivered else outcome.error or f"status {outcome.status_code}"
+
+    async def test(self, channel: SlackChannel, body: str, sender: str) -> str | None:
+        """Post a test message like a message in `post`, within the limits of `ping`."""
+        with self._pings.hold(channel.org, sender), self._pinged.hold(channel.channel_id, sender):
+            return await self.post(channel, body, test=True)
 
     def secret(self, webhook: WebhookRecord) -> str:
         """Return a webhook's current signing secret."""

@@ -11,12 +11,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
+    Body,
     ChangeBody,
     DeliveryId,
     End,
     EventId,
     ListResponse,
     Moment,
+    Name,
     Page,
     ReadFrom,
     ResponseBody,
@@ -51,6 +53,15 @@ Url = Annotated[
     StringConstraints(min_length=1, max_length=2048),
     Field(json_schema_extra={"format": "uri", "examples": ["https://example.com/agent-vault"]}),
 ]
+
+
+class SaveSlackChannel(Body):
+    """A Slack channel to add, or the new URL of the channel with this name."""
+
+    name: Name
+    """The channel's name."""
+    url: Url
+    """The URL of the channel's incoming webhook."""
 
 
 class CreateWebhook(ChangeBody):

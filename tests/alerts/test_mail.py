@@ -240,8 +240,8 @@ async def test_summary_states_the_number_of_omitted_mails(tmp_path: Path, mailbo
     scene.now += HOUR
     await scene.mail()
 
-    assert mailbox.subjects[1:] == ["Policy violation: 5 e-mails omitted"]
-    assert "5 e-mails about this type of event were omitted" in mailbox.received[1].get_content()
+    assert mailbox.subjects[1:] == ["Policy violation: 5 messages omitted"]
+    assert "5 messages about this type of event were omitted" in mailbox.received[1].get_content()
     scene.block(wallet)
     await scene.look()
     await scene.mail()

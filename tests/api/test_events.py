@@ -240,7 +240,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     alerts |= {"database.commits_lost", "transaction.forgotten", "key.revoked", "key.expiring", "key.used_outside"}
     alerts |= {"person.joined", "person.removed", "webhook.degraded", "alert.month_limit", "alert.budget_limit"}
     alerts |= {"approval.requested", "approval.decided", "approval.expired", "wallet.payments_refused"}
-    alerts |= {"org.paused", "org.resumed", "approval.given", "approval.reminder"}
+    alerts |= {"org.paused", "org.resumed", "approval.given", "approval.reminder", "slack.changed"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
     common = {"event_id", "event", "severity", "summary", "timestamp"}
     for one in events:

@@ -8,6 +8,9 @@ from urllib.parse import quote
 from app.access.keyring import system
 from app.core.timestamps import now_ms
 from app.people.service import invite
+from app.webhooks import slack
+from app.webhooks.models import SaveSlackChannel
+from app.webhooks.slack import MAX_CHANNELS
 from tests.dashboard.browsing import add_person
 from tests.support.escrows import A2A, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -55,6 +58,9 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
     await _all(_refused_or_taken(world, *one) for text in texts for one in _picky(text, wallet_id, payee))
     webhooks = await _webhooks(world, texts)
     _write_people(world, texts)
+    for text in texts[:MAX_CHANNELS]:
+        channel = SaveSlackChannel(name=text, url="https://hooks.slack.com/services/T0/B0/secret")
+        await slack.save(world.service, system(world.org, "estate"), channel)
     await world.catch_up()
     asked = await world.ok("GET", f"/v1/approvals?status=pending&walletId={wallet_id}")
     [refused] = (await world.ok("GET", "/v1/transactions?status=blocked&type=payment&limit=1"))["data"]

@@ -26,6 +26,7 @@ SMALL = frozenset(
     {
         # Each organisation, or each of its people, webhooks or rules, has one row or a few in these tables.
         *("organisations", "reserves", "projection", "brakes", "setting_values", "webhooks", "domains", "leases"),
+        "slack_channels",
         *("people", "passkeys", "identities", "challenges", "openid_requests", "invitations", "browser_sessions"),
         *("alert_rules", "audit_heads", "differences", "claims", "x402_facilitators", "api_keys", "schema_versions"),
         *("budgets", "budget_details", "chain_cursors", "chain_holes", "chain_unread_allowances", "alembic_version"),

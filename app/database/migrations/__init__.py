@@ -39,6 +39,7 @@ REVISIONS = (
     "0021",
     "0022",
     "0023",
+    "0024",
 )
 """All revisions, oldest first. Their numbers are not in order.
 
