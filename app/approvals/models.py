@@ -122,6 +122,10 @@ class Approval(ResponseBody):
     """The terms that the approval of an escrow covers; null for other types."""
     status: ApprovalStatus
     """The status: `pending`, `approved`, `rejected`, `used` or `expired`."""
+    outdated: bool
+    """True if the approval can no longer be given or used, because the wallet has another policy or another version of
+    it than at the request. Send the refused request again. Always false once the approval is used, rejected or expired.
+    """
     chain_address: Annotated[str, ReadFrom("address"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
     """The on-chain address of the approval, once it is approved."""
     created_at: Time

@@ -22,7 +22,7 @@ from app.core.transaction_types import Purpose
 from app.policies import consent
 from app.policies import service as policies
 from app.recipients.service import Payee
-from app.store.approval_decisions import ApprovalDecision, approvals_given
+from app.store.approval_decisions import ApprovalDecision
 from app.store.approval_events import report_approval, shown_actor
 from app.store.approval_requests import (
     LIFETIME,
@@ -32,7 +32,7 @@ from app.store.approval_requests import (
     decide,
     reopen,
 )
-from app.store.approvals import approval, open_approval
+from app.store.approvals import approval, details, open_approval
 from app.store.attempts import Attempt, pending_changes
 from app.store.audit import NewLogEntry, append
 from app.store.read_tables import OnChainApproval
@@ -107,8 +107,7 @@ def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
 async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
     """Return an approval. Raises ``approval_not_found``, to agents also for approvals of other wallets."""
     found = await _find(service, principal, approval_id)
-    needed = found.approvals_required
-    return _shown(found, await service.db.read(lambda conn: approvals_given(conn, [approval_id])) if needed else [])
+    return _shown(found, *await service.db.read(lambda conn: details(conn, [found])))
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
@@ -131,9 +130,8 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
 
     # No index covers the status, which depends on the chain. A search for a rare status may be slow.
     found = await service.db.read(read, in_thread=query.status is not None)
-    ids = [one.approval_id for one in found.data if one.approvals_required]
-    given = await service.db.read(lambda conn: approvals_given(conn, ids)) if ids else []
-    return ApprovalPage.showing(found, lambda one: _shown(one, given))
+    details = await service.db.read(lambda conn: details(conn, found.data))
+    return ApprovalPage.showing(found, lambda one: _shown(one, *details))
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
@@ -341,9 +339,9 @@ async def _chain_time(service: Service) -> int:
     return await service.chain.block_time(await service.chain.slot("finalized"))
 
 
-def _shown(found: ApprovalRequest, given: Sequence[ApprovalDecision]) -> Approval:
+def _shown(found: ApprovalRequest, given: Sequence[ApprovalDecision], void: Collection[str]) -> Approval:
     # A decision does not count if its transaction failed.
     decided = found.on_chain is not None or found.status == "rejected"
     shown: dict[str, Any] = {} if decided else {"decided_by": None, "decided_at": None}
     people = [PersonApproval.of(one) for one in given if one.subject == found.approval_id]
-    return Approval.of(found, approvals=people, **shown)
+    return Approval.of(found, approvals=people, outdated=found.approval_id in void, **shown)

@@ -198,8 +198,8 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
 def _advice(refusal: Json) -> Iterable[str]:
     if refusal["approval_id"] is not None:
         yield (
-            f"An operator can approve it. Check {refusal['approval_id']} with `request_approval_status`. Once it is "
-            "approved, make the same payment again."
+            f"It waits for an operator, or for as many people as the policy requires. Check {refusal['approval_id']} "
+            "with `request_approval_status`. Once it is approved, make the same payment again."
         )
         return
     if refusal["rule"] == "require_co_sign":

@@ -1,12 +1,13 @@
 """Approvals: the operator's on-chain consent, each to one payment, escrow or allowance."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, bindparam, false, func, not_, or_, select
 
 from app.core.transaction_types import Purpose
 from app.database.records import fetch_one
-from app.store.approval_requests import ENOUGH
+from app.store.approval_decisions import ApprovalDecision, approvals_given
+from app.store.approval_requests import ENOUGH, ApprovalRequest
 from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import OnChainApproval, policies, wallets
 from app.store.read_tables import approvals as table
@@ -60,6 +61,29 @@ def open_approval(  # noqa: PLR0917
     return fetch_one(connection, OnChainApproval, query)
 
 
+def details(
+    connection: Connection, found: Sequence[ApprovalRequest]
+) -> tuple[Sequence[ApprovalDecision], Collection[str]]:
+    """Return the approvals that people have given to these requests, and the ids of the outdated requests.
+
+    A pending or approved request is outdated if its policy or policy version is no longer the wallet's.
+    """
+    by_people = [one.approval_id for one in found if one.approvals_required]
+    live = [one.approval_id for one in found if one.status in {"pending", "approved"}]
+    given = approvals_given(connection, by_people) if by_people else []
+    return given, connection.scalars(_OUTDATED, {"ids": live}).all() if live else ()
+
+
 def approval(connection: Connection, org: str, address: str) -> OnChainApproval | None:
     """Return the approval at this address, open or not, or None."""
     return fetch_one(connection, OnChainApproval, select(table).where(table.c.org == org, table.c.address == address))
+
+
+_SAME = and_(requests.c.policy == wallets.c.policy, requests.c.policy_version == policies.c.version)
+_OUTDATED = (
+    select(requests.c.approval_id)
+    .join(wallets, wallets.c.wallet_id == requests.c.wallet_id)
+    .outerjoin(policies, policies.c.address == wallets.c.policy)
+    .where(requests.c.approval_id.in_(bindparam("ids", expanding=True)))
+    .where(or_(wallets.c.archived, not_(func.coalesce(_SAME, false()))))
+)

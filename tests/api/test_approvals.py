@@ -189,7 +189,7 @@ async def test_approval_says_who_asks_and_what_for(world: ServiceWorld) -> None:
     again = error_of(await agent.pay(body={"memo": "Invoice 8"}), 402, "policy_violation")
     assert again["approval_id"] == asked["approval_id"]
     await world.ok("PATCH", f"/v1/policies/{agent.policy['policy_id']}", {"requireCoSign": "15"})
-    assert await _get(world, asked["approval_id"]) == asked
+    assert await _get(world, asked["approval_id"]) == {**asked, "outdated": True}
     # … and what the new version refuses is another request.
     assert await agent.refused() != asked["approval_id"]
 

@@ -378,6 +378,7 @@ async def _put(world: ServiceWorld, policy: Json, **body: Any) -> httpx.Response
     return await world.call("PATCH", f"/v1/policies/{policy['policy_id']}", body)
 
 
+@pytest.mark.proves("Approval(outdated)")
 async def test_stronger_rule_voids_earlier_approvals(world: ServiceWorld) -> None:
     team = await Team.of(world)
     policy = await world.policy(requireCoSign="10")
@@ -386,7 +387,8 @@ async def test_stronger_rule_voids_earlier_approvals(world: ServiceWorld) -> Non
     old.session = await world.session(wallet)
     asked, approved = await old.refused(amount="20"), await old.refused(amount="30")
     operator = world.key("operator")
-    await world.ok("POST", f"/v1/approvals/{approved}/approve", {}, key=operator)
+    given = await world.ok("POST", f"/v1/approvals/{approved}/approve", {}, key=operator)
+    assert (given["status"], given["outdated"]) == ("approved", False)
 
     before = (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"]
     assert (await _put(world, policy, approvals=_RULE)).json()["version"] > before
@@ -396,6 +398,11 @@ async def test_stronger_rule_voids_earlier_approvals(world: ServiceWorld) -> Non
     # The program refuses the approval, too, because it names the version of the policy.
     shown = await world.ok("GET", f"/v1/approvals/{approved}", key=old.agent)
     assert shown["policy_version"] < (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"]
+    listed = (await world.ok("GET", f"/v1/approvals?walletId={wallet['wallet_id']}"))["data"]
+    void = {one["approval_id"]: (one["status"], one["outdated"]) for one in (*listed, shown)}
+    assert (void[approved], void[asked]) == (("approved", True), ("pending", True))
+    page = await team.people[0].browser.client.get("/dashboard/approvals")
+    assert "The policy has changed, so it cannot be used" in page.text
 
 
 async def test_rule_set_and_cleared_at_once_frees_no_vault(world: ServiceWorld) -> None:

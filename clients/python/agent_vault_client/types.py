@@ -4510,6 +4510,10 @@ class Approval(TypedDict):
     """
     The status: `pending`, `approved`, `rejected`, `used` or `expired`.
     """
+    outdated: bool
+    """
+    True if the approval can no longer be given or used, because the wallet has another policy or another version of it than at the request. Send the refused request again. Always false once the approval is used, rejected or expired.
+    """
     chain_address: str
     """
     The on-chain address of the approval, once it is approved.

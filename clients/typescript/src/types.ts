@@ -181,6 +181,8 @@ export interface components {
              * @enum {string}
              */
             status: "pending" | "approved" | "rejected" | "used" | "expired";
+            /** @description True if the approval can no longer be given or used, because the wallet has another policy or another version of it than at the request. Send the refused request again. Always false once the approval is used, rejected or expired. */
+            outdated: boolean;
             /** @description The on-chain address of the approval, once it is approved. */
             chain_address: string;
             /** @description The time of the refused payment. */
