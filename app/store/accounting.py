@@ -16,7 +16,7 @@ _VAULTS = _VAULTS.join(wallets, wallets.c.wallet_id == _details.wallet_id)
 
 
 def names_of(connection: Connection, org: str, found: Sequence[TransactionRecord]) -> dict[str, Mapping[str, str]]:
-    """Return the names and labels of an organisation's transactions, by transaction id. Empty ones are left out.
+    """Return the names and labels of an organisation's transactions, by transaction id. Empty texts are left out.
 
     `vault` and `agent` are the wallet's current label and agent id. `tag`, `budget` and `category` are the labels that
     the transaction has kept: its tags, the name or id of its budget, and the code of the category. `payee` is the

@@ -31,7 +31,7 @@ EVENT_OF: Mapping[AlertType, str] = {
 }
 """The event type that reports each alert type. Only alerts raised by a rule or a limit are listed."""
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()} | _NOTICES
-"""By event type, the alert type that sends e-mails about it."""
+"""For each event type, the alert type that sends e-mails about the event."""
 SLACK_EVENTS = {event for event, kind in TYPE_OF.items() if kind == "approvals"}
 """Event types that are also reported to the organisation's Slack channels."""
 UNCONDITIONAL = {"policy_violation", "sol_limit", *_NOTICES.values()}
@@ -43,4 +43,4 @@ TRIGGERS: Mapping[AlertType, tuple[str, ...]] = {
     "refusals": (EVENT_OF["policy_violation"],),
     "new_payees": (*_SPENDING, "allowance.granted"),
 }
-"""By alert type, the event types that may raise the alert. Only rules for these alert types may freeze the wallet."""
+"""For each alert type, the event types that may raise it. Only rules for these alert types may freeze the wallet."""

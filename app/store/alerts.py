@@ -120,7 +120,7 @@ def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
 def changed_alerts(
     connection: Connection, kind: AlertType, now: int, *, vaults: Collection[str] | None = None, limit: int
 ) -> list[AlertTransition]:
-    """Return up to `limit` wallets for which an alert of low balance or inactivity begins or ends.
+    """Return up to `limit` wallets for which a low-balance or inactivity alert begins or ends.
 
     `vaults` limits the search to these vaults. A wallet that never held USDC does not count as low. A wallet without
     payments, escrows and allowances counts as inactive since its creation. Received money does not count as activity.
@@ -133,7 +133,7 @@ def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | 
     """Return the wallets to check for a velocity spike.
 
     These are the wallets with an enabled rule and a transaction in the last hour, limited to `vaults` if given, and all
-    wallets with a marked spike.
+    wallets with a spike that is marked as reported.
     """
     query = _BUSY if vaults is None else _BUSY_OF_VAULTS
     return fetch_all(connection, AlertTransition, query, {"now": now, "vaults": list(vaults or ())})

@@ -160,7 +160,7 @@ def outstanding_allowances(connection: Connection, org: str, wallet_id: str | No
 
 
 def holding_allowances(connection: Connection, org: str, wallet_id: str, budget: str | None) -> list[AllowanceRecord]:
-    """Return the outstanding allowances of a budget and its parts or, if `budget` is None, of a wallet.
+    """Return the outstanding allowances of a wallet or, if `budget` is given, those that this budget counts.
 
     The earliest expiry comes first.
     """

@@ -16,7 +16,7 @@ from app.store.people import table as people
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """A person's approval of a subject: an approval's id, or the digest of a change. Times are Unix milliseconds."""
+    """A person's approval. `subject` is an approval's id or the digest of a change; times are Unix milliseconds."""
 
     subject: str
     person_id: str

@@ -48,7 +48,7 @@ def report_approval(connection: Connection, outcome: str, asked: NewRequest, now
 def report_expired_approvals(connection: Connection, now: int, *, most: int) -> int:
     """Add the events of requests that ended without a decision. Check up to `most` requests and return their number.
 
-    The first call only stores the position for later calls.
+    The first call reports nothing: it only stores the position from which later calls continue.
     """
     return _report_old(connection, now, "expired", LIFETIME, most)
 

@@ -93,7 +93,7 @@ class NewRequest:
     escrow_terms: Annotated[dict[str, Any] | None, JSON(none_as_null=True)]
     """An escrow's terms, as the API shows them."""
     approvals_required: Annotated[int, DefaultClause(text("0"))] = 0
-    """The number of people who must approve; 0 if one decision of an operator's or admin's key suffices."""
+    """The number of people who must approve; 0 if one decision made with an operator's or admin's key suffices."""
     reason: str | None = None
     """Reason for the rejection."""
 

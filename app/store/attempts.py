@@ -24,12 +24,12 @@ from app.store.spending import count, label_attempt
 class Attempt:
     """One attempt. `recipient` is as given by the client, `raw` the transaction, `amount` in micro-USDC.
 
-    `raw` is unsigned while the transaction awaits a signature. `signature` is None then, while a third party has the
-    transaction to send, and in a blocked attempt. `actor` requested the attempt, and `subject` is the object of the
-    request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake that was engaged
-    while the attempt was pending; the transaction is then not resent. With a `nonce`, the attempt can land until the
-    `nonce_account` is advanced. A blocked attempt stands for a number of `refusals`. Until the event about these
-    refusals is sent, `ended_at` is None.
+    While the transaction awaits a signature, `raw` is unsigned and `signature` is None. `signature` is also None while
+    a third party has the transaction to send, and in a blocked attempt. `actor` requested the attempt, and `subject` is
+    the object of the request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake
+    that was engaged while the attempt was pending; the transaction is then not resent. With a `nonce`, the attempt can
+    land until the `nonce_account` is advanced. A blocked attempt stands for a number of `refusals`. Until the event
+    about these refusals is sent, `ended_at` is None.
     """
 
     currency: ClassVar = "USDC"
@@ -78,7 +78,7 @@ class Attempt:
 
     @property
     def message(self) -> str:
-        """The hash of the signed message, used to find its events. Only a blocked attempt has none."""
+        """The hash of the signed message, used to find its events. A blocked attempt has no hash; do not ask for it."""
         assert self.message_hash is not None
         return self.message_hash
 

@@ -1,8 +1,8 @@
 """The audit log: who did what, in one hash chain per organisation and one for the service itself.
 
-Entries are only appended, and deleted from the beginning after their retention time, which a checkpoint records. The
-hash of an entry is the SHA-256 of the previous hash and the entry's own content. Apart from such deletions, nothing can
-therefore be changed, removed or inserted without changing the hash of the newest entry, the head. Times are Unix
+New entries are appended. Once their retention time has passed, the oldest entries are deleted, and a new entry, the
+checkpoint, records the deletion. The hash of an entry is the SHA-256 of the previous hash and the entry's own content.
+Any other change, removal or insertion therefore changes the hash of the newest entry, the head. Times are Unix
 milliseconds.
 """
 
@@ -146,7 +146,7 @@ class BrokenLogError(Exception):
 
 
 def link(previous: str, entry: LogEntry) -> str:
-    """Return an entry's hash: the SHA-256 of the previous hash, in hexadecimal, and the entry as canonical JSON.
+    """Return an entry's hash: the SHA-256 of the previous hash (in hexadecimal) followed by the entry's canonical JSON.
 
     Canonical means RFC 8785: members sorted by name, no whitespace, UTF-8. Entries contain no fractions, so these
     options of `json.dumps` suffice.
@@ -214,7 +214,7 @@ def verify(connection: Connection, log: str, known: str) -> int:
                 raise BrokenLogError(f"{_range(number + 1, entry.number - 1)} missing")
             if link(previous, entry) != entry.hash:
                 raise BrokenLogError(
-                    f"entry {entry.number} of {iso_ms(entry.timestamp)} does not match the hash of its content and of "
+                    f"entry {entry.number} of {iso_ms(entry.timestamp)} has a hash that does not match its content and "
                     "the entry before it: one of the two was rewritten"
                 )
             number, previous = entry.number, entry.hash

@@ -12,8 +12,8 @@ ACTIONS: Mapping[str, str] = {
     "approval.approve": "An operator or admin approved a payment, escrow or allowance above the co-sign threshold.",
     "approval.reject": "A request for approval was rejected, or the withdrawal of an approval was requested.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
-    "authentication.failed": "Requests had no valid API key, or the dashboard refused them without a session, counted "
-    "over a minute. Only in the service's log.",
+    "authentication.failed": "Within a minute, `count` requests had no valid API key or, in the dashboard, no session. "
+    "Only in the service's log.",
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
     "payments no longer need `afterRestore`.",
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, `gap_checked`, and "
@@ -24,11 +24,11 @@ ACTIONS: Mapping[str, str] = {
     "budget.delete": "The deletion of a budget was requested.",
     "budget.freeze": "A freeze of a budget was requested.",
     "budget.unfreeze": "An unfreeze of a budget was requested.",
-    "budget.update": "A change of a budget was requested. `details` has the requested `fields`.",
+    "budget.update": "A change to a budget was requested. `details` has the requested `fields`.",
     "clock.advance": "The embedded chain's test clock was advanced. `details` has `seconds` and the total, "
     "`ahead_seconds`.",
     "clock.reset": "The service was returned to its state before the first advance of the test clock.",
-    "escrow.resolve": "The arbiter's decision of a disputed escrow was submitted.",
+    "escrow.resolve": "The arbiter's decision on a disputed escrow was submitted.",
     "export.create": "An export of transactions was requested.",
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
     "the `role`.",
@@ -44,8 +44,8 @@ ACTIONS: Mapping[str, str] = {
     "organization.pause": "A pause of the organisation was requested.",
     "organization.restrict_keys": "The rule that new API keys need an end and allowed addresses was set or lifted. "
     "`details` has `required`.",
-    "organization.roles": "A change of role addresses or of the authority was requested. See `details`.",
-    "organization.unpause": "An end of the organisation's pause was requested.",
+    "organization.roles": "A change to role addresses or the authority was requested. See `details`.",
+    "organization.unpause": "The end of the organisation's pause was requested.",
     "organization.withdraw": "A withdrawal from the reserve was requested. `details` has `amount` and `to`.",
     "person.add_passkey": "A person added another passkey.",
     "person.invite": "A person was invited. The object is the invitation; `details` has the `role`.",
@@ -57,7 +57,7 @@ ACTIONS: Mapping[str, str] = {
     "policy.clone": "A copy of a policy was requested. The object is the new policy; `details` has `source`.",
     "policy.create": "The creation of a policy was requested.",
     "policy.delete": "The deletion of a policy was requested.",
-    "policy.update": "A change of a policy was requested. `details` has the requested `fields`; the policy's own log "
+    "policy.update": "A change to a policy was requested. `details` has the requested `fields`; the policy's own log "
     "has their values.",
     "recipient.register": "The registration of an address or a domain was requested.",
     "session.create": "A session token was requested for a wallet without one.",
@@ -74,7 +74,7 @@ ACTIONS: Mapping[str, str] = {
     "wallet.freeze": "A freeze of a wallet was requested.",
     "wallet.fund": "The funding of a wallet or, if `details` has `allocations`, of several wallets was requested.",
     "wallet.unfreeze": "An unfreeze of a wallet was requested.",
-    "wallet.update": "A change of a wallet's policy, budget, label or tags was requested.",
+    "wallet.update": "A change to a wallet's policy, budget, label or tags was requested.",
     "wallet.withdraw": "A withdrawal from a wallet into the reserve was requested.",
     "webhook.create": "A webhook was registered. `details` has the host of its URL.",
     "webhook.delete": "A webhook was deleted.",

@@ -18,7 +18,7 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """A budget. `unlimited` is the number of its wallets with a policy that lacks a daily or an hourly limit.
+    """A budget. `unlimited` is the number of its wallets whose policy has no daily limit or no hourly limit.
 
     Each of these wallets alone may be able to use up the budget. `parent` is the address of the budget that this one is
     part of. `parent_id` and `parent_version` belong to the parent. `budget_count` is the number of this budget's parts.
@@ -88,8 +88,8 @@ def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Se
 def limits_of_vaults(connection: Connection, vaults: Collection[str]) -> Sequence[RowMapping]:
     """Return each vault's monthly limit and the limits of its budget.
 
-    A vault has one row for its budget and one for the budget's parent. Each row has the ids and addresses of the wallet
-    and the budget.
+    A vault has one row for its budget and, if the budget has a parent, one for the parent. Each row has the ids and
+    addresses of the wallet and the budget. A vault without a budget has one row, in which the budget is null.
     """
     return connection.execute(_OF_VAULTS, {"vaults": list(vaults)}).mappings().all()
 

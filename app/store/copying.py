@@ -46,7 +46,7 @@ class CommitDoubtError(Exception):
 class CopyReport:
     """The totals of a copy that was compared with its source; amounts are micro-USDC as found in the target.
 
-    ``sums`` is the number of integer columns, including all columns of money, with equal sums on both sides.
+    ``sums`` is the number of compared integer columns, which include all columns of money. Their sums are equal.
     """
 
     tables: int

@@ -14,8 +14,8 @@ MAX_RECORDS = 1_000
 """Number of records of one kind that a wallet may add in a UTC day. Each record is a row in its table."""
 
 RecordKind = Literal["refusal", "request", "facilitator", "rotation", "approval"]
-"""A refused expense, a request for a resource that cost nothing, a facilitator's first appearance, an agent's
-rotation of its session token, or a request for an approval.
+"""A refused expense, a request for a resource other than the first with a payment, a facilitator's first appearance, an
+agent's rotation of its session token, or a request for an approval.
 """
 
 table = Table(

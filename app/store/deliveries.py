@@ -241,7 +241,7 @@ def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) ->
 
 
 def events_between(connection: Connection, webhook: WebhookRecord, start: int, end: int, limit: int) -> list[FeedEvent]:
-    """Return up to `limit` events from `start` until before `end` that the webhook is subscribed to."""
+    """Return up to `limit` events from `start` (inclusive) to `end` (exclusive) that the webhook is subscribed to."""
     mine = [feed.c.org == webhook.org, feed.c.timestamp >= start, feed.c.timestamp < end]
     if webhooks.ALL_EVENTS not in webhook.events:
         mine.append(feed.c.type.in_(webhook.events))

@@ -174,7 +174,7 @@ def claim_export(connection: Connection, node: str) -> str | None:
 
 
 def with_files(connection: Connection, export_ids: Collection[str]) -> set[str]:
-    """Return the given ids of exports that have a file or are being written."""
+    """Return the ids, out of `export_ids`, of exports that have a file or are being written."""
     live = exports.c.status.in_(("processing", "ready"))
     return set(connection.scalars(select(exports.c.export_id).where(exports.c.export_id.in_(export_ids), live)))
 

@@ -41,7 +41,7 @@ from app.store.values import get_value, put_value
 table = Table(
     "fee_payer_use",
     metadata,
-    Column("scope", String, primary_key=True, doc="a wallet, or the organisation for the sum of its wallets"),
+    Column("scope", String, primary_key=True, doc="a wallet, or the organisation for the total of its wallets"),
     Column("day", Integer, primary_key=True, autoincrement=False, doc="UTC days since 1970"),
     Column("lamports", BigInteger, nullable=False, doc="fees, and rent that does not return"),
     Column("token_accounts", Integer, nullable=False, doc="number of accounts opened for recipients"),
@@ -82,7 +82,7 @@ def held_rent(connection: Connection, wallet_id: str) -> tuple[int, int]:
 
 
 def average_use(connection: Connection, day: int) -> int:
-    """Return the average lamports a day of all organisations, over up to seven days that end with ``day``."""
+    """Return the lamports that all organisations together used per day, averaged over up to seven days to ``day``."""
     total, first = connection.execute(_TOTAL, {"since": day - _AVERAGED}).one()
     return int(total) // max(day - first + 1, 1) if total else 0
 

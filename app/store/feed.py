@@ -140,7 +140,7 @@ def report_once(connection: Connection, kind: str, org: str, now: int, *key: str
 def feed_row(**event: Unpack[NewEvent]) -> dict[str, Any]:
     """Return the row of an event for the feed, with defaults for the missing columns.
 
-    The event's time is the payload's last field, unless the payload already has a time.
+    The payload gets the event's time as its last field, `timestamp`, unless it already has this field.
     """
     defaults = {"wallet_id": None, "other_wallet_id": None, "summary": "", "signature": None}
     severity = event.get("severity") or SEVERITIES.get(event["type"], "info")
@@ -212,15 +212,15 @@ def _severities(kind: str) -> set[str]:
 def _rounded_up(kinds: int) -> int:
     """Round a number of pairs up to a power of two.
 
-    A large statement is kept for each number of pairs; without rounding, they would take hundreds of megabytes. The
-    surplus conditions match nothing, because their parameters have an empty default.
+    One large statement is cached for each number of pairs; without rounding, these statements would take hundreds of
+    megabytes. The surplus conditions match nothing, because their parameters have an empty default.
     """
     return 1 << (kinds - 1).bit_length() if kinds else 0
 
 
 @cache
 def _listing(given: frozenset[str], kinds: int) -> Listing:
-    """Return the list for these filters and this number of pairs of type and severity."""
+    """Return the query of events for these members of the filter and this number of pairs of type and severity."""
     query = select(table).where(
         (unindexed(table.c.org) if "wallet_id" in given else table.c.org) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),

@@ -44,7 +44,7 @@ def count_unread(connection: Connection, org: str, actor: Actor) -> int:
 
 
 def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
-    """Return the given ids of warnings and critical events that the actor has not read."""
+    """Return the ids, out of `event_ids`, of warnings and critical events that the actor has not read."""
     query = select(table.c.event_id).where(table.c.event_id.in_(event_ids))
     query = query.where(_unread(org, actor, of=unindexed(table.c.org)))
     return set(connection.scalars(query))

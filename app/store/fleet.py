@@ -67,7 +67,7 @@ class FleetTotals:
 
 @dataclass(frozen=True, slots=True)
 class MonthlyCaps:
-    """The sum of the policies' monthly caps over the wallets, in micro-USDC, and the number of wallets without a cap.
+    """The total of all wallets' monthly caps, in micro-USDC, and the number of wallets without a cap.
 
     Archived wallets are left out. A cap above 100 million USDC counts as none.
     """
@@ -240,7 +240,7 @@ def fleet(
     limit: int,
     offset: int,
 ) -> tuple[list[WalletRecord], int | None]:
-    """Return one page of an organisation's wallets in an order, and the number of wallets that match the filter.
+    """Return one page of an organisation's wallets in this order, and the number of wallets that match the filter.
 
     On a page past the last match, the number is 0, because it is read with the page's rows. Without a filter, it is
     None: the totals already count all wallets, and counting them here takes as long as the page.

@@ -1,4 +1,4 @@
-"""The database guard against payments missing from the database, stored as values that all nodes read.
+"""The state of the database guard, stored as values that all nodes read.
 
 The guard is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by an
 on-chain transaction of the service without an attempt.

@@ -30,7 +30,7 @@ from app.store.people import people_of
 
 KeyStatus = Literal["active", "rotated", "revoked", "expired"]
 FIRST_NOTICE = 14
-"""Days from the first notice of a key's end to the end."""
+"""Number of days before a key's end when its first notice is given."""
 
 # Lets a repeated request find the key that its first run created but, because of a crash, never delivered.
 made_keys = Table(
@@ -46,8 +46,8 @@ made_keys = Table(
 class ApiKey:
     """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works.
 
-    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address. `replaces` is the id
-    of the key that was rotated to this one.
+    `allowed_addresses` are IP networks in CIDR notation, or None if the key works from any address. `replaces` is the
+    id of the key that was rotated to this one.
     """
 
     key_id: str
@@ -65,7 +65,7 @@ class ApiKey:
     last_used_at: int | None = None
     expires_at: int | None = None
     allowed_addresses: Annotated[list[str] | None, JSON(none_as_null=True)] = None
-    """Networks in CIDR notation; null for any address."""
+    """IP networks in CIDR notation; null for any address."""
     created_by: Actor | None = None
     """The creator; null only if the audit log no longer contained this information."""
     replaces: str | None = None

@@ -40,7 +40,7 @@ table = table_of(
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """An organisation's on-chain state: the reserve's micro-USDC, the role addresses and a flag for a pause.
+    """An organisation's on-chain state: the reserve's micro-USDC, the role addresses and whether it is paused.
 
     If `authority_attaches` is True, attaching a policy needs the authority's signature in addition to the operator's.
     """
@@ -93,7 +93,7 @@ def reserve(connection: Connection, org: str) -> Reserve | None:
 
 
 def name_and_pause(connection: Connection, org: str) -> tuple[str, bool]:
-    """Return an organisation's name, empty if it is unknown, and True if all its vaults are paused."""
+    """Return an organisation's name, or "" if it is unknown, and whether the organisation is paused."""
     joined = table.outerjoin(reserves, reserves.c.org == table.c.org)
     found = connection.execute(select(table.c.name, reserves.c.paused).select_from(joined).where(table.c.org == org))
     row = found.first()

@@ -29,12 +29,12 @@ _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_ID
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` holds its texts.
+    """A policy. `allowlist` is the address of the list that the program checks.
 
-    `x402_hosts` are the hosts allowed for paid requests; null means any host on localnet, and elsewhere none.
-    `opens_accounts` is true if a paid request may open the payee's token account. `approvals` is the rule about
-    approvals by people. `approvals_next` is a change of this rule that may not be in force yet: its `tx_id` and the
-    new `rule`.
+    `allowed_recipients` holds the texts of the list's entries. `x402_hosts` are the hosts allowed for paid requests;
+    null means any host on localnet, and elsewhere none. `opens_accounts` is true if a paid request may open the payee's
+    token account. `approvals` is the rule about approvals by people. `approvals_next` is a change to this rule that may
+    not be in force yet: its `tx_id` and the new `rule`.
     """
 
     policy_id: str
@@ -87,14 +87,14 @@ _OTHERS = frozenset({"policy_id", "org", "address", "created_at", "approvals_nex
 DETAILS = tuple(one.name for one in fields(PolicyDetails) if one.name not in _OTHERS)
 """Fields of a policy that are not on the chain, the name first."""
 RULE = "approvals"
-"""The one of these that changes only with the policy's version on the chain, which voids earlier approvals."""
+"""The one of the `DETAILS` that changes only with the policy's on-chain version, so that a change voids approvals."""
 DEFAULTS = {one.name: one.default for one in fields(PolicyDetails) if one.name in DETAILS[1:]}
 """Default values of the `DETAILS` other than the name, for a policy without stored details."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of a policy: its time, its actor, and the old and new value of each changed field.
+    """One change to a policy: its time, its actor, and the old and new value of each changed field.
 
     `changed_by` is null if the change was made outside this service and its signer is unknown. `version` is the
     policy's version after the change, and `signature` is the signature of the change's transaction. Both are null if
@@ -133,9 +133,10 @@ def begin_rule(connection: Connection, before: PolicyRecord, rule: Mapping[str, 
 
 
 def end_rule(connection: Connection, made: Attempt, version: int | None, now: int) -> dict[str, Any]:
-    """Put the rule about approvals of a landed transaction in force, with an entry in the policy's audit log.
+    """Put in force the rule about approvals that awaited the landing of `made`, and log it as a change to the policy.
 
-    Without a version, drops the rule, because the transaction has failed. Returns the changed fields.
+    `version` is the policy's new version, or None if the transaction failed; the rule is then dropped. Returns the
+    changed fields.
     """
     current = None if made.policy_id is None else policy(connection, made.org, made.policy_id)
     if current is None or current.approvals_next is None or current.approvals_next["tx_id"] != made.tx_id:
@@ -199,9 +200,9 @@ def record_policy_edit(
     changes: dict[str, Any],
     now: int,
 ) -> None:
-    """Store a change of a policy's name or hosts, which are not on the chain, or the author of a change of its rules.
+    """Store a change to a policy's name or hosts, which are not on the chain, or the author of a change to its rules.
 
-    For a change of rules, `version` is the policy's version after the change has landed. Without a version, the row is
+    For a change to rules, `version` is the policy's version after the change has landed. Without a version, the row is
     a separate entry of the policy's audit log.
     """
     values = {

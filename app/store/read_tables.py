@@ -42,7 +42,7 @@ wallets = Table(
     Column("agent_hash", String, nullable=False),
     Column("session_authority", String),
     Column("session_expires_at", BigInteger, nullable=False),
-    Column("frozen", Integer, nullable=False, doc="0 not frozen, 1 frozen manually, 2 frozen as the policy expired"),
+    Column("frozen", Integer, nullable=False, doc="0 not frozen, 1 frozen manually, 2 frozen by the policy's expiry"),
     Column("archived", Boolean, nullable=False),
     Column("balance", U64, nullable=False),
     Column("balance_slot", BigInteger, nullable=False, doc="slot in which the vault had this balance"),
@@ -79,7 +79,7 @@ policies = Table(
     Column("velocity_cap", BigInteger),
     Column("require_co_sign", U64),
     Column("expiry", BigInteger),
-    Column("blocked_categories", BigInteger, nullable=False, doc="bit set over the category codes"),
+    Column("blocked_categories", BigInteger, nullable=False, doc="bit set of category codes"),
     Column("restricted", Boolean, nullable=False),
     Column("max_open_escrows", BigInteger),
     Column("allow_allowances", Boolean, nullable=False),
@@ -198,7 +198,7 @@ transactions = table_of(
 REFUSALS = func.coalesce(transactions.c.refusals, 1)
 """The number of refusals that a blocked row stands for."""
 RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recipient_address)
-"""True for a transaction with a recipient given in another form than its address."""
+"""True for a transaction whose recipient was given in another form than its address."""
 
 projection = Table(
     "projection",

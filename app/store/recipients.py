@@ -15,7 +15,7 @@ from app.store.state_tables import domains
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A registered address. Domain and category (its code) take effect at the Unix second `effective_at`.
+    """A registered address. The domain and the category (a code) take effect at the Unix second `effective_at`.
 
     `sequence` is the organisation's event number at this registration.
     """
@@ -51,7 +51,7 @@ def recipients(
 ) -> RecordPage[Recipient]:
     """Return the organisation's recipients, last changed first. Raises `InvalidCursorError`.
 
-    With `search`, only those with this address, or with this text in their domain.
+    With `search`, return only those with this address, or with this text in their domain.
     """
     if not search:
         return fetch_page(connection, Recipient, _LISTING, {"org": org}, limit=limit, cursor=cursor)

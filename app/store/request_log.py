@@ -59,7 +59,7 @@ request_log = table_of(
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The number of refused requests, and the Unix millisecond of the last one or, without any, None."""
+    """The number of refused requests, and the Unix millisecond of the last one, or None if there was none."""
 
     count: int
     last_at: int | None

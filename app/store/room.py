@@ -1,4 +1,4 @@
-"""Tests that the database has room for many payments. The test data do not stay in the database."""
+"""Checks that the database has room for many payments, by writing test data that do not stay in it."""
 
 from sqlalchemy import Connection
 

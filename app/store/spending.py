@@ -48,7 +48,7 @@ KINDS: Sequence[LabelKind] = get_args(LabelKind)
 TOTAL: Final = "total"
 NUMBERS: Sequence[str] = ("spent", "payments", "refused")
 _FILLED = "spending.filled"
-"""Name of the value with the position of the first day that `fill` has not counted, or with `_ALL`."""
+"""Name of the value with the position of the first day not counted by `fill`, or with `_ALL` once all are counted."""
 _ALL = "all"
 _Scope = Literal["tx_id", "wallet_id", "org", "day"]
 _DAY_MS = 86_400_000
@@ -104,7 +104,7 @@ def label(connection: Connection, scope: _Scope, keys: Collection[str]) -> None:
 
 
 def label_attempt(connection: Connection, made: Mapping[str, Any], rule: str | None) -> None:
-    """Give the row of a new attempt its labels. If possible, the write is sent together with those before and after."""
+    """Give the row of a new attempt its labels. If possible, the write is sent together with neighbouring writes."""
     values = {name: made[name] for name in _MADE} | {"rule": rule}
     execute_later(connection, _labelling(connection.dialect.name, None), [values])
 
@@ -112,7 +112,7 @@ def label_attempt(connection: Connection, made: Mapping[str, Any], rule: str | N
 def count_attempt(connection: Connection, tx_id: str) -> None:
     """Add the stored payment or escrow of an attempt to the sums. Call this when the attempt is confirmed.
 
-    As in `label_attempt`, the write is sent together with those before and after it if possible.
+    As in `label_attempt`, the write is sent together with neighbouring writes if possible.
     """
     execute_later(connection, _counting(connection.dialect.name, None), [{"tx_id": tx_id, "sign": 1}])
 
@@ -169,7 +169,7 @@ def recount(connection: Connection, orgs: Collection[str]) -> None:
 
 
 def confirmed(connection: Connection, tx_ids: Collection[str]) -> set[str]:
-    """Return the given ids of transactions that are stored as confirmed."""
+    """Return the ids, out of `tx_ids`, of transactions that are stored as confirmed."""
     found = rows(connection, _CONFIRMED, {"keys": list(tx_ids)})[1] if tx_ids else ()
     return {tx_id for (tx_id,) in found}
 

@@ -95,7 +95,7 @@ class PaidSoFar:
 def paid_so_far(connection: Connection, org: str, addresses: Collection[str], today: date) -> dict[str, PaidSoFar]:
     """Return the payments to those recipients among these addresses that have any.
 
-    Each recipient takes a row for each month with payments, and four reads of an index.
+    For each recipient, reads one row per month with payments, and an index four times.
     """
     began = connection.scalar(_BEGAN, {"org": org}) if addresses else None
     if began is None:

@@ -90,5 +90,5 @@ schema_versions = Table(
     "schema_versions",
     metadata,
     Column("revision", String, primary_key=True, doc="schema revision"),
-    Column("oldest_code", String, nullable=False, doc="the oldest revision with code that can use this schema"),
+    Column("oldest_code", String, nullable=False, doc="the oldest revision whose code can use this schema"),
 )

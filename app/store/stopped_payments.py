@@ -22,7 +22,7 @@ _DUE = _DUE.where(marks.c.type.in_(REASONS))
 def count_stopped(connection: Connection, requests: Sequence[RequestRecord], now: int) -> None:
     """Count the refused requests for frozen, paused or empty wallets that are not in the request log yet.
 
-    The first refusals of a wallet for a reason are reported immediately.
+    A wallet's first refusals for a reason are reported immediately.
     """
     refused = [
         one

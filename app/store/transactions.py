@@ -95,7 +95,7 @@ def transactions(
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the listing of transactions that the fields of a filter with these names select."""
+    """Return the query of transactions for a filter with these members."""
     of_wallet = "wallet_id" in given
     query = select(*_COLUMNS).where(
         (unindexed(table.c.org) if of_wallet else table.c.org) == bindparam("org"),
@@ -116,9 +116,9 @@ def _listing(given: frozenset[str]) -> Listing:
 
 @cache
 def _joined(given: frozenset[str], *, any_host: bool) -> Listing:
-    """Return the list of payments for resources or with a label, for these members of the filter.
+    """Return the query of payments for resources or with a label, for a filter with these members.
 
-    The list is read from the payloads or labels, which have the same ids and times as the transactions. The other
+    The query reads the payloads or labels, which have the same ids and times as the transactions. The other
     filters are checked row by row, because most of these rows are confirmed payments.
     """
     kinds = [kind for kind in KINDS if kind in given]

@@ -77,8 +77,8 @@ class WalletRecord:
 
     `frozen` is 0 (no), 1 (manually) or 2 (its policy expired). `frozen_sequence` is the sequence number of the vault's
     event that last set `frozen`. `budget` is the address of the wallet's shared budget, and `budget_id` is the budget's
-    id. `budget_parent` and `parent_id` are those of the budget's parent. `session_expires_at` is in Unix seconds, other
-    times are in milliseconds.
+    id. `budget_parent` and `parent_id` are the address and id of the budget's parent. `session_expires_at` is in Unix
+    seconds, other times are in milliseconds.
     """
 
     wallet_id: str

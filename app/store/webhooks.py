@@ -26,7 +26,7 @@ ALL_EVENTS = "*"
 
 @dataclass(frozen=True, slots=True)
 class WebhookRecord:
-    """One webhook. Both secrets are encrypted. Until `old_secret_until`, the old one signs deliveries, too."""
+    """One webhook. Both secrets are encrypted. Until `old_secret_until`, the old secret signs deliveries, too."""
 
     webhook_id: str
     org: str

@@ -64,7 +64,7 @@ class IssuedPayment:
     """Slot of the delegate's transfer."""
     created_at: int
     closed_at: int | None = None
-    """Time when the payment's outcome was processed."""
+    """Time when the payment's outcome was processed; null until then."""
 
     @property
     def protocol(self) -> ProtocolName:
