@@ -91,7 +91,7 @@ class Codec:
     """Reads and writes the program's bytes for one program address."""
 
     def __init__(self, idl: Mapping[str, Any], program_id: Pubkey | None = None) -> None:
-        """Build every coder of `idl`. `program_id` replaces the address named in the IDL.
+        """Build every coder of `idl`. `program_id` is used in place of the address in the IDL.
 
         Raises `CodecError` if a discriminator of the IDL differs from the one that anchorpy computes from the name.
         """

@@ -1,4 +1,4 @@
-"""Coders for instructions, accounts, events and types: precompiled ones for a fixed size, otherwise anchorpy's."""
+"""Coders for instructions, accounts, events and types: precompiled for types of a fixed size, otherwise anchorpy's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

@@ -50,7 +50,7 @@ class FollowedAccount:
 class Deposit:
     """Tokens that arrived in a followed account other than by a funding or a withdrawal.
 
-    `index` is the account's position in the transaction, `balance` the balance afterwards.
+    `index` is the account's position in the transaction's account list, `balance` the balance afterwards.
     """
 
     account: str

@@ -16,7 +16,8 @@ _MOST = 2**64 - 1
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
     """Return the parts of a transaction that the indexer stores, or `None` for a failed one, which moved no tokens.
 
-    Raises `UnreadableTransactionError` if it is malformed, `IncompleteTransactionError` if the node left out a part.
+    Raises `UnreadableTransactionError` if the transaction is malformed, and `IncompleteTransactionError` if the node
+    left out a part.
     """
     if failure(raw) is not None:
         return None

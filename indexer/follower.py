@@ -30,7 +30,7 @@ _TRIES = 20
 _RETRY_PAUSE = 0.05
 """Number of retries for a confirmed transaction that a node does not serve yet, and the seconds between them."""
 _PRUNED_AFTER = 1000
-"""Number of slots without a transaction of the program until the indexer checks if the node has pruned its history."""
+"""Number of slots without a transaction of the program after which to check whether the node has pruned its history."""
 _REMEMBERED = 10_000
 """Number of recently stored signatures kept in memory, so that notified ones are not fetched a second time."""
 _RETRIES = 50
@@ -369,8 +369,8 @@ class Indexer:
     def _announce(self, newest: int) -> None:
         """Call the subscribers if there are rows that were not announced yet.
 
-        The number of rows that this process added does not decide, because another process may store a transaction
-        while this process fetches it.
+        It does not matter whether this process added rows, because another process may store a transaction while this
+        process fetches it.
         """
         if newest != self._announced:
             self._announced = newest

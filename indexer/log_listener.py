@@ -1,6 +1,6 @@
 """Listens for the program's log notifications and uses them only as a hint of new transactions.
 
-Logs can be cut, lost, or written by other programs. So the indexer reads events from the transactions themselves.
+Logs can be truncated, lost, or written by other programs. So the indexer reads events from the transactions themselves.
 """
 
 import asyncio

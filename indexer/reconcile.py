@@ -35,7 +35,7 @@ _STREAMS, _REREAD = 8, 1000
 _RELISTED = 1_000
 """Number of newest transactions to list again, because a node may have left some out."""
 _READS = 3
-"""Maximum number of readings of an account in one check. Each reading may find transactions that were not stored."""
+"""Maximum number of times that one check reads an account. Each reading may find transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
 """Number of slots in which to look for a block, beginning with the slot of the transaction."""
 
@@ -103,7 +103,7 @@ class Reconciler:
         """Return a witness, and the oldest transactions up to `slot` that are not marked as finalized.
 
         Transactions left undecided in this run are skipped. The witness is the newest finalized transaction that is not
-        newer than these: a node that knows it still keeps the history of their time. Both results are dictionaries of
+        newer than these: a node that knows it still keeps the history from their time. Both results are dictionaries of
         slots by signature; the first is empty if there is no witness. Return None if no transaction is left.
         """
         slots = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
@@ -132,7 +132,7 @@ class Reconciler:
             else:
                 gone = not await self._is_counted(signature, slot)
         except (ChainUnavailable, RpcError) as error:
-            logger.warning("cannot tell yet if the transaction %s was rolled back: %s", signature, error)
+            logger.warning("cannot tell yet whether the transaction %s was rolled back: %s", signature, error)
             return False
         if gone:
             logger.warning("the transaction %s in slot %d was rolled back", signature, stored)

@@ -210,7 +210,7 @@ class EventTables:
         return self.position(name)[0]
 
     def position(self, name: str) -> tuple[str | None, int | None]:
-        """Return the cursor `name` and its slot, which is None if its transaction is neither stored nor a hole."""
+        """Return the signature at the cursor `name`, and its slot, which is None if it is neither stored nor a hole."""
         found = self._rows(_POSITION, name=name)
         return (found[0][0], found[0][1]) if found else (None, None)
 
@@ -372,8 +372,9 @@ class EventTables:
     def observe(self, known: FollowedAccount, balance: int, slot: int) -> bool:
         """Store a followed account's balance as read from the chain, unless a newer one is stored.
 
-        `known` is the stored account before the read. If it has changed since, it is unknown which balance is
-        newer. The slot does not decide, because a node may be read while its slot still accepts transactions.
+        `known` is the stored account before the read. If the stored account has changed since, nothing is stored,
+        because it is unknown which balance is newer. Comparing slots is not enough, because a node may be read while
+        its slot still accepts transactions.
 
         Returns True if the balance was stored. A row is added even if the balance is unchanged: the transactions of one
         slot may be stored in another order than they landed, so readers may have computed a different balance.
@@ -528,7 +529,7 @@ def _row(key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any])
 
 
 def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:
-    """Add an event to the last sequence number and the count of its vault and organisation."""
+    """Update the last sequence number and the event count of an event's vault and organisation."""
     for stream, number in _streams(data).items():
         last, count = streams.get(stream, (0, 0))
         streams[stream] = (max(last, number), count + 1)
