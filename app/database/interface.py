@@ -70,7 +70,7 @@ class Database(ABC):
     name: str
     """The database's name to show to people, without a password."""
     node: str = ""
-    """The id of this process among the processes that use the database concurrently. Empty if only one process can."""
+    """The id of this process among those that use the database concurrently. Empty if only one process can use it."""
     server: str = ""
     """The start time of the server that this process last wrote to. Empty for a file or without a database guard."""
     ledger: CommitLog | None = None

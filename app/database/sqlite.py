@@ -23,7 +23,7 @@ from app.database.interface import Database, Step, T, Work, patiently
 from app.database.migrations import Create, migrate
 
 _BUSY_TIMEOUT = 10.0
-"""Seconds to wait while another process writes, such as the command line."""
+"""Seconds to wait while another process, such as the command line, writes."""
 _WAL_LIMIT = 64 * 1024 * 1024
 """Maximum size in bytes that the write-ahead log keeps after a long transaction has enlarged it."""
 
@@ -39,8 +39,8 @@ class SqliteDatabase(Database):
 
     A commit waits for the disk, so callers share commits: all work passed to `write` during one commit goes into the
     next, each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds.
-    Three calls can wait: the commit for the disk, the begin for another process, and the lock for another thread. They
-    run in a thread of their own, so that they do not queue behind reads.
+    Three operations can wait: committing for the disk, beginning a transaction for another process, and taking the lock
+    for another thread. They run in a thread of their own, so that they do not queue behind reads.
     """
 
     def __init__(self, path: str | Path, create: Create) -> None:

@@ -198,7 +198,7 @@ def deferring(connection: Connection) -> Iterator[None]:
 
 
 def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> None:
-    """Run a statement without a needed result: combined with others if possible, otherwise immediately."""
+    """Run a statement whose result is not needed: combined with others if possible, otherwise immediately."""
     sender = _sender(connection) if prepared.by_sender else None
     if sender is None or sender.deferred is None:
         prepared.execute(connection, rows)

@@ -2,7 +2,7 @@
 
 To change a table, add a revision to `versions`, add its id to `REVISIONS`, and change the table itself. A new database
 gets the current tables directly. A test compares them with the tables of an upgraded database. A revision's
-`oldest_code` names the oldest revision with code that still works on this schema, so that the old version can serve
+`oldest_code` names the oldest revision whose code still works on this schema, so that the old version can serve
 while the new version starts.
 """
 

@@ -10,7 +10,7 @@ from app.database.leases import LeaseLostError
 from app.database.postgres._calls import BatchedCall, FailedCall, is_connection_lost, translated_error
 
 _SAVE, _UNDO = "SAVEPOINT piece", "ROLLBACK TO SAVEPOINT piece"
-"""A later savepoint hides earlier ones of its name, so a rollback always undoes the newest piece."""
+"""A later savepoint hides earlier ones with the same name, so a rollback always undoes the newest piece."""
 
 
 class RetryBatch(Exception):  # noqa: N818 - not an error
@@ -20,7 +20,7 @@ class RetryBatch(Exception):  # noqa: N818 - not an error
 def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
     """Run pieces without savepoints.
 
-    Raises `RetryBatch` if a piece fails, or the piece's error if that leaves no usable connection.
+    Raises `RetryBatch` if a piece fails, or the piece's error if this error leaves no usable connection.
     """
     try:
         return [one.run(connection) for one in pieces]

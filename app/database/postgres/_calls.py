@@ -107,7 +107,7 @@ class CallWatchdog:
         return running
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End overdue calls, and check again while calls are running. Otherwise, the event loop has no timer to run."""
+        """End overdue calls, and schedule the next check. Without running calls, schedule none."""
         if not self._calls:
             self._loop = None
             return

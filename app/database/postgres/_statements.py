@@ -17,7 +17,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 KEPT = 200
-"""Maximum number of prepared statements of a connection, and of statements with counted uses."""
+"""Maximum number of prepared statements of a connection, and of statements whose uses are counted."""
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 READ_ONLY = "25006"
 """The SQLSTATE of a statement that is refused because the session is read-only."""
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class Preparation:
-    """Controls when a process prepares a statement: at its use number `threshold`, or never if `threshold` is 0."""
+    """Controls when a process prepares a statement: at its `threshold`-th use, or never if `threshold` is 0."""
 
     threshold: int
 

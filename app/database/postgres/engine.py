@@ -19,9 +19,9 @@ from app.database.statements import SENDER, send_deferred
 
 SETTING = "AGENT_VAULT_DATABASE_URL"
 READERS = 7
-"""Connections for short reads of several statements."""
+"""Number of connections for short reads of several statements."""
 SCANNERS = 4
-"""Connections for reads that may take long, such as exports."""
+"""Number of connections for reads that may take long, such as exports."""
 _OTHERS = 5
 """One connection each for the writer, long writes, single queries, statements that wait for no writer, and
 commands."""

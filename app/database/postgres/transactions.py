@@ -1,4 +1,4 @@
-"""PostgreSQL transactions and the connections kept for them. The begin and the end take one round trip each."""
+"""PostgreSQL transactions and the connections kept for them. To begin or end one takes one round trip."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
@@ -46,8 +46,8 @@ class TransactionTimeouts:
     """Timeouts of a writing transaction in seconds; 0 means no limit.
 
     ``lock`` limits the wait for the writers' lock, ``statement`` each statement, and ``idle`` the time between two
-    statements. ``idle`` frees the lock of a process that has stopped or lost its machine. Otherwise, the server would
-    not notice.
+    statements. ``idle`` frees the lock of a process that has stopped or lost its machine. Otherwise, the server
+    would not notice that the process is gone.
     """
 
     lock: float
