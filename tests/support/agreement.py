@@ -1,4 +1,4 @@
-"""Compares the knowledge of a service, its fleet and the chain after a time of faults."""
+"""Compares the records of a service, of its fleet and of the chain after a period of faults."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ async def within(seconds: float, differences: Callable[[], Awaitable[list[str]]]
 
 
 async def unlike_the_chain(deployment: Deployed, fleet: Fleet) -> list[str]:
-    """Return the differences between rows and on-chain events, and between wallets and their accounts."""
+    """Return the differences between the service's transactions and wallets and the events and vaults on the chain."""
     events = await history(deployment)
     found = []
     for type_, name in (("payment", "PaymentExecuted"), ("escrow_lock", "EscrowCreated")):

@@ -251,7 +251,7 @@ class Scene:
         )
 
     async def release(self, payer: Vault, receiver: Vault, amount: int) -> None:
-        """Release an escrow of a wallet to another one."""
+        """Release an escrow from one wallet to another."""
         receiver.balance += amount
         self._happens(
             payer,

@@ -32,9 +32,9 @@ class SessionVault:
 
 
 async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: bool) -> SessionVault:
-    """Create a wallet of 50 USDC that pays at most 5 USDC per payment, and give its session key some SOL for fees.
+    """Create a wallet with 50 USDC that pays at most 5 USDC per payment, and give its session key some SOL for fees.
 
-    If `restricted`, its policy allows only the payee and also blocks the category gambling.
+    If `restricted`, its policy allows only the payee and also blocks the category `gambling`.
     """
     payee = str(Keypair().pubkey())
     rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}

@@ -78,7 +78,7 @@ async def agent(world: ServiceWorld, policy_id: str = "pol_permissive", funds: s
 
 
 def terms(paying: Agent, to: "Agent | str", amount: str = "10", **fields: Any) -> Json:
-    """Return the body of an escrow."""
+    """Return the body of a request that creates an escrow."""
     return {
         "fromWallet": paying.id,
         "toWallet": to.id if isinstance(to, Agent) else to,
@@ -108,5 +108,5 @@ def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Signer, outp
 
 
 def of(escrow: Json, step: str = "") -> str:
-    """Return the path of an escrow, or of a step of it."""
+    """Return an escrow's API path, or the path of its operation `step`."""
     return f"{A2A}/{escrow['escrow_id']}" + (f"/{step}" if step else "")

@@ -56,7 +56,7 @@ class AgentClient:
 
 
 class Fleet:
-    """Agents at work until `stop` is called, and a record of all their answers."""
+    """Agents at work until `stop` is called, and a record of all the answers that they got."""
 
     def __init__(self, client: httpx.AsyncClient, seed: int) -> None:
         self._client = client

@@ -10,7 +10,7 @@ def _blind(method: str, result: Any) -> Any:
 
 
 def _garbled(method: str, result: Any) -> Any:
-    """Act as a node that shows empty accounts of another owner."""
+    """Act as a node that shows empty accounts with another owner."""
     if method != "getMultipleAccounts":
         return result
     empty = {"lamports": 1, "data": ["", "base64"], "owner": "1" * 32, "executable": False, "rentEpoch": 0}

@@ -38,9 +38,9 @@ _ERRORS = (
     *("BuiltinProgramsMustConsumeComputeUnits", "InvalidAccountOwner", "ArithmeticOverflow", "Immutable"),
     "IncorrectAuthority",
 )
-"""The runtime's errors, by the upper half of an entrypoint's return value, starting at 1.
+"""The runtime's errors in the order of their codes, which start at 1 and are the upper half of a return value.
 
-The first is custom code 0.
+The first one stands for the custom error 0.
 """
 
 
@@ -133,7 +133,7 @@ class _Input:
 
 
 class _RefusedCallError(Exception):
-    """A call of another program is refused, which ends the transaction with this error."""
+    """A call to another program was refused. The transaction ends with this error."""
 
 
 class NativeTwin:
@@ -248,7 +248,7 @@ class _Run:
                     raise AssertionError(letter)
 
     def _call(self) -> None:
-        """Run a call of the program, and answer with the new state of its accounts."""
+        """Run a call by the program, and answer with the new states of the accounts in the call."""
         process = self._process
         program = process.address()
         metas = []
@@ -291,7 +291,7 @@ class _Run:
             raise _RefusedCallError("MissingAccount")
 
     def _accept(self, address: Pubkey, after: Changed) -> None:
-        """Accept the program's own changes of an account, if the program had the right to make them."""
+        """Accept the program's own changes to an account, if the program had the right to make them."""
         lamports, data, owner = self._states[address]
         if after == (lamports, data, owner):
             return

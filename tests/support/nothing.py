@@ -6,7 +6,7 @@ _EXIT = bytes([0x95, 0, 0, 0, 0, 0, 0, 0])
 SUCCEED = bytes([0xB7, 0, 0, 0, 0, 0, 0, 0]) + _EXIT
 """`mov r0, 0` and `exit`."""
 RETURN_SECOND_REGISTER = bytes([0xBF, 0x20, 0, 0, 0, 0, 0, 0]) + _EXIT
-"""`mov r0, r2` and `exit`: succeeds if the runtime left the register zero."""
+"""`mov r0, r2` and `exit`: succeeds if the runtime set the register r2 to zero."""
 _NAMES = b"\0.text\0.shstrtab\0"
 _IDENTITY = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
 _SHARED, _BPF = 3, 247

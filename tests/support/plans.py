@@ -74,7 +74,10 @@ def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
 
 @contextmanager
 def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
-    """Call `note` with connection, statement and first values before SQLAlchemy or SQLite's driver runs it."""
+    """Call `note` before each statement runs, with the connection, the statement and its first row of values.
+
+    Covers statements run by SQLAlchemy and by SQLite's driver.
+    """
     execute, returned, read = Prepared.execute, Prepared.returned, CompiledQuery.rows
 
     def listen(conn: Connection, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:

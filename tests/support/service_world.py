@@ -71,7 +71,7 @@ _ASKED: ContextVar[list[str] | None] = ContextVar("asked", default=None)
 class FlakyTransport:
     """A transport to the chain that tests can break, for requests (`lose_requests`) or for answers (`lose_answers`).
 
-    If `hold` returns an awaitable for a method, it is awaited before the request passes. `through` takes a request's
+    If `hold` returns an awaitable for a method, it is awaited before the request passes. `through` sends a request's
     body to the chain. `alter` gets a method's name and its result, and returns the result to answer instead.
     """
 
@@ -203,7 +203,7 @@ class ServiceWorld:
     ) -> AsyncIterator[tuple[Service, FlakyTransport]]:
         """Run another node: a service on the same chain, with the same keys and organisation and a separate database.
 
-        `through` takes its requests to the chain.
+        `through` sends its requests to the chain.
         """
         folder = self.settings.data_dir / f"twin-{next(self._numbers)}"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
@@ -239,7 +239,7 @@ class ServiceWorld:
 
     @property
     def build(self) -> PresentInstructions:
-        """Return a builder of the organisation's instructions that starts from the present state of the chain."""
+        """Return a builder of the organisation's instructions that starts from the current state of the chain."""
         service = self.service
         return on_localnet(self.localnet, service.codec, service.addresses, Pubkey.from_string(self.org))
 

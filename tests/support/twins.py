@@ -1,8 +1,8 @@
 """Runs instructions of the program twice: in the VM, and in a twin that must behave the same.
 
 A twin is the program compiled for this machine by an unchanged rustc (`programs/twin`), or a second file for the VM
-(`AGENT_VAULT_TWIN`). The comparison covers the error, every writable account, the calls of other programs (including
-events), the logs and the return data. It leaves out compute units.
+(`AGENT_VAULT_TWIN`). The comparison covers the error, every writable account, the program's calls to other programs
+(including events), the logs and the return data. It leaves out compute units.
 """
 
 import struct
@@ -44,7 +44,7 @@ class Case:
     message: Message
     clock: Clock
     start: Mapping[Pubkey, Account | None]
-    """The accounts before the transaction, without executables."""
+    """The accounts before the transaction, without executable ones."""
     accounts: Mapping[Pubkey, Account | None]
     """The same accounts as in `start`, before the instruction."""
     executables: Mapping[Pubkey, Account]
@@ -127,7 +127,7 @@ def instructions_data(message: Message) -> bytes:
 
 
 def raw_error(failure: FailedTransactionMetadata) -> str:
-    """Return an instruction's error by the runtime's name, with the code if it is a custom error."""
+    """Return the runtime's name of an instruction's error, with the code if it is a custom error."""
     error = failure.err()
     if not isinstance(error, TransactionErrorInstructionError):
         return str(error)

@@ -97,7 +97,7 @@ def completion(
 ) -> Instruction:
     """Return the instruction that completes an escrow with a proof.
 
-    The requester, or the given `signer`, signs for a bare hash.
+    If the proof is only the output's hash, the requester or the given `signer` signs.
     """
     if kind == OUTPUT_HASH:
         signer = signer or world.session
