@@ -119,18 +119,18 @@ def omitted_so_far(connection: Connection, summary_id: str) -> int:
 
 
 def due_mails(connection: Connection, now: int, limit: int, *, slack: bool = False) -> list[Mail]:
-    """Return up to `limit` due e-mails, or Slack messages instead, longest overdue first."""
+    """Return up to `limit` due e-mails or, with `slack`, due Slack messages, longest overdue first."""
     return fetch_all(connection, Mail, _DUE[slack], {"now": now, "most": limit})
 
 
 def claim_mails(connection: Connection, now: int, limit: int, node: str, *, slack: bool = False) -> list[str]:
-    """Claim up to `limit` due e-mails, or Slack messages, that no other node is sending, and return their ids."""
+    """Claim up to `limit` of the messages of `due_mails` that no other node is sending, and return their ids."""
     due = _DUE[slack].with_only_columns(table.c.mail_id).params(now=now, most=limit)
     return claim(connection, table.c.mail_id, due, node)
 
 
 def mails_of(connection: Connection, mail_ids: Collection[str]) -> list[Mail]:
-    """Return the pending e-mails with these ids."""
+    """Return the pending messages with these ids."""
     return fetch_all(connection, Mail, select(table).where(table.c.mail_id.in_(mail_ids), table.c.status == "pending"))
 
 
@@ -140,9 +140,9 @@ def record_sent(connection: Connection, mail: Mail, now: int) -> None:
 
 
 def record_failure(connection: Connection, mail: Mail, now: int, *, last: bool = False) -> bool:
-    """Store a failed attempt to send an e-mail. Return True if it was the `last` attempt.
+    """Store a failed attempt to send a message. Return True if no retry follows.
 
-    Otherwise schedule a retry, after the same pauses as for webhook deliveries.
+    Retries follow after the same pauses as for webhook deliveries. With `last`, or after all attempts, none follows.
     """
     failed = mail.attempts + 1
     last = last or failed >= MAX_ATTEMPTS
@@ -153,7 +153,7 @@ def record_failure(connection: Connection, mail: Mail, now: int, *, last: bool =
 
 
 def reschedule(connection: Connection, recipient: str, due: int | None) -> None:
-    """Let a recipient's pending messages wait at least until `due`, or give them up if it is None."""
+    """Let a recipient's pending messages wait at least until `due`. If `due` is None, mark them as failed."""
     pending = update(table).where(table.c.recipient == recipient, table.c.status == "pending")
     later = pending.values(status="failed") if due is None else pending.where(table.c.due_at < due).values(due_at=due)
     connection.execute(later)

@@ -15,7 +15,7 @@ class SlackChannel:
     """One channel. Its URL is encrypted, because anyone who has the URL can post to the channel."""
 
     channel_id: str
-    """The id, derived from the organisation and the name. A name therefore has only one channel."""
+    """The id, derived from the organisation and the name, so that an organisation's channels have distinct names."""
     org: str
     name: str
     host: str
@@ -52,6 +52,6 @@ def remove_slack_channel(connection: Connection, channel_id: str) -> None:
 
 
 def disable_slack_channel(connection: Connection, channel: SlackChannel, now: int) -> bool:
-    """Disable an enabled channel. Return False if it is disabled, or if its URL was replaced since it was read."""
+    """Disable an enabled channel. Return False if it is no longer enabled or has another URL than `channel`."""
     same = (table.c.channel_id == channel.channel_id, table.c.url == channel.url, table.c.status == "enabled")
     return bool(connection.execute(update(table).where(*same).values(status="disabled", changed_at=now)).rowcount)

@@ -1,4 +1,4 @@
-"""Slack channels of a service, and a check of their messages by the published format of Block Kit."""
+"""Slack channels of a service, and a check of their messages against the published format of Block Kit."""
 
 import json
 import re
