@@ -49,6 +49,8 @@ from app.store.wallets import labels
 
 #: Maximum number of changes, and of vaults, on a page.
 _SHOWN, _VAULTS = 20, 30
+#: Length of the period that the review judges again, in days.
+_DAYS = 30
 _NOTHING_CHANGED = "You have not changed any field."
 
 
@@ -114,6 +116,7 @@ async def show(view: View) -> Response:
         facts=facts(await _says(view, shown)),
         vaults=await _vaults(view, found),
         history=await _history(view, [(one.timestamp, one.actor, _pairs(one.changes)) for one in entries]),
+        days=_DAYS,
         older=skipped + _SHOWN if skipped + _SHOWN < len(log.data) else None,
         since=since,
         **_form(view),
@@ -141,6 +144,8 @@ async def review(view: View) -> Response:
         policy=found,
         votes=votes_to_weaken(approvals[0]) if weakens(*approvals) else 0,
         differences=differences(wanted),
+        says=await _says(view, shown_by(found) | {name: after for name, (_, after) in wanted.items()}),
+        days=_DAYS,
         vaults=await _vaults(view, found),
         replayed=bool(wanted.keys() - set(DETAILS)),
         fields=[(name, value) for name, value in view.form if name != "csrf"],
@@ -150,19 +155,20 @@ async def review(view: View) -> Response:
 
 @action("/policies/{policy_id}/preview", roles=ADMINS)
 async def show_preview(view: View) -> Response:
-    """Show the outcomes of the last seven days' payments under the new rules. A script inserts them into the review."""
+    """Show the outcomes of the last 30 days' payments under the new rules. A script inserts them into the review."""
     policy = await _policy(view)
     try:
         wanted = await _wanted(view, policy)
         body = PreviewPolicy.model_validate({name: after for name, (_, after) in wanted.items()})
-        found = await preview(view.service, view.principal, view.path("policy_id"), body)
+        found = await preview(view.service, view.principal, view.path("policy_id"), body, days=_DAYS)
     except (ApiError, ChainUnavailable, RpcError) as error:
         # The change can be saved without a preview.
         known = error if isinstance(error, ApiError) else UnavailableError("chain_unavailable")
-        return view.render("policy_preview.html", problem=known.message, preview=None, labels={})
+        return view.render("policy_preview.html", problem=known.message, preview=None, labels={}, payees={})
     ids = {one.wallet_id for one in found.changes}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
-    return view.render("policy_preview.html", problem=None, preview=found, labels=named)
+    payees = await payee_names(view, (one.recipient for one in found.changes))
+    return view.render("policy_preview.html", problem=None, preview=found, labels=named, payees=payees)
 
 
 @action("/policies/{policy_id}/edit", roles=ADMINS, back=show)

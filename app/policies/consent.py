@@ -74,7 +74,7 @@ def weakens(before: Rule | None, after: Rule | None) -> bool:
 
 
 def votes_to_weaken(before: Rule) -> int:
-    """Return the number of people who must make a change that weakens the rule ``before``."""
+    """Return the number of people needed to weaken the rule ``before``."""
     return max(int(before["required"]), 2)
 
 

@@ -1,9 +1,10 @@
-"""Previews: the outcomes that the payments of the last seven days would have had under a changed policy."""
+"""Previews: the outcomes that the payments of the last days would have had under a changed policy."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
@@ -24,9 +25,11 @@ from app.submission.context import Service
 from app.submission.program_errors import violation
 
 _HOUR = 60 * 60 * 1000
-#: Length of the judged period, and of the time before it in which payments still count in the rolling windows at its
-#: start. In milliseconds.
-_PERIOD, _BEFORE = 7 * 24 * _HOUR, 25 * _HOUR
+#: Length of the time before the judged period. Its payments still count in the rolling windows at the start. In
+#: milliseconds.
+_BEFORE = 25 * _HOUR
+#: Length of the judged period in days.
+_WEEK = 7
 #: Maximum number of payments that one preview replays, including those before the period.
 MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
@@ -45,8 +48,12 @@ class _History:
     left_out: int
 
 
-async def preview(service: Service, principal: Principal, identifier: str, body: PreviewPolicy) -> PolicyPreview:
+async def preview(
+    service: Service, principal: Principal, identifier: str, body: PreviewPolicy, *, days: int = _WEEK
+) -> PolicyPreview:
     """Return the outcomes that the attached wallets' payments would have had if the change had been made before them.
+
+    Judges the payments of the last ``days``, or of the last week if they are too many for some wallet.
 
     Ignores balances, freezes, pauses and the number of open escrows. Co-signatures and approvals count as they were
     given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now. A
@@ -59,8 +66,12 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     as_if = replace(found, rules=terms.rules, allowed_recipients=list(terms.entries.values()))
     async with _admission.enter(service, principal):
         end = service.clock.now_ms()
-        start = end - _PERIOD
-        history = await service.db.read(lambda conn: _read(conn, found.address, terms.rules, start), in_thread=True)
+        for period in dict.fromkeys((days, _WEEK)):
+            start = end - period * 24 * _HOUR
+            read = partial(_read, address=found.address, rules=terms.rules, start=start)
+            history = await service.db.read(read, in_thread=True)
+            if not history.left_out:
+                break
         snapshot = await _snapshot(service, principal.org, current, terms.rules, history)
         judged = await asyncio.to_thread(_judge, snapshot, terms, history, start, as_if)
     differing = [one for one in judged if one.would_be != one.status]

@@ -13,6 +13,7 @@ from app.dashboard.forms.formatting import LABELS
 from app.dashboard.forms.policy import blank
 from app.dashboard.forms.policy_sentences import Reader, sentences
 from app.dashboard.forms.policy_templates import TEMPLATES
+from app.policies import preview as policy_preview
 from tests.dashboard.browsing import (
     Crafted,
     Served,
@@ -150,10 +151,10 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
         await page.get_by_label("Mixer").uncheck()
         await page.get_by_role("button", name="Review the change").click()
         await page.get_by_role("heading", name="Review the change").wait_for()
-        await page.get_by_text("Per payment: 20.00 of 10.00").wait_for()
+        await page.get_by_text("20.00 is above the 10.00 limit per payment").wait_for()
         text = " ".join((await page.locator("main").inner_text()).split())
         for expected in (
-            "Per payment 50.00 USDC → 10.00 USDC",
+            "Per payment 50.00 USDC → 10.00 USDC A payment of more than 10.00 USDC is refused.",
             "In 24 hours 200.00 USDC → no cap",
             "(any → 2 recipients)",
             "Blocked categories Mixer (1 category → none)",
@@ -516,6 +517,31 @@ async def test_preview_that_cannot_be_made_says_why(own_world: ServiceWorld) -> 
     own_world.line.mend()
     assert answer.status_code == 200
     assert "You can still save" in answer.text
+
+
+async def test_review_judges_thirty_days_or_a_week_if_they_are_too_many(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, policy = own_world, await own_world.policy(maxPerTx="50")
+    wallet, payee = await world.wallet(policy["policy_id"]), await world.payee()
+    await world.ok("PUT", "/v1/recipients/shop.example.com", {"address": payee, "category": "marketplace"})
+    await world.pay(wallet, payee, "20")
+    await world.later(20 * 86_400)
+    for _ in range(2):
+        await world.pay(wallet, payee, "30")
+    admin = Crafted(world, sign_in(world, "admin"))
+    fields = {**await _form(admin, _path(policy)), "max_per_tx": "10"}
+    for most, judged in ((policy_preview.MAX_PAYMENTS, 3), (2, 2)):
+        monkeypatch.setattr(policy_preview, "MAX_PAYMENTS", most)
+
+        found = _text((await admin.post(f"{_path(policy)}/preview", fields)).text)
+
+        assert f"Judged again {judged} payments and escrows of 1 vault since" in found
+        assert f"Newly refused {judged}" in found
+        assert ("20.00 is above the 10.00 limit" in found) == (judged == 3)
+        assert "shop.example.com" in found
+    week = await world.ok("POST", f"/v1/policies/{policy['policy_id']}/preview", {"maxPerTx": "10"})
+    assert week["payments"] == 2
 
 
 async def test_pages_of_policies_ask_the_database_little(world: ServiceWorld) -> None:

@@ -39,7 +39,7 @@ LABELS: Mapping[str, str] = {
 """Labels of the fields of policies and budgets on pages."""
 _OF_BUDGET = "budget_"
 _WORDS: Mapping[str, str] = {"nft": "NFT", "alcohol_tobacco": "Alcohol and tobacco"}
-"""Words for codes whose letters alone would mislead."""
+"""Words for codes with an acronym or a missing conjunction."""
 
 
 def usdc(amount: int | str | None) -> str:
