@@ -74,7 +74,7 @@ class BudgetInstructions(Builder):
         )
 
     def freeze_budget(self, *, signer: Pubkey, budget: Pubkey) -> Instruction:
-        """Stop all spending from the vaults of a budget and of its parts. The operator or the authority signs."""
+        """Stop all spending from the vaults of a budget and of its sub-budgets. The operator or the authority signs."""
         return self._build("freeze_budget", {}, signer=signer, budget=budget)
 
     def unfreeze_budget(self, *, authority: Pubkey, budget: Pubkey, expected_sequence: int) -> Instruction:

@@ -82,7 +82,10 @@ class SameChain:
         self._asking: asyncio.Task[None] | None = None
 
     async def genesis_hash(self) -> str:
-        """Return the node's genesis hash. Raises `WrongChainError` for another chain and the errors of `Rpc.call`."""
+        """Return the node's genesis hash.
+
+        Raises `WrongChainError` if the node serves another chain, and the errors of `Rpc.call`.
+        """
         if not self._same:
             await self._ask()
         assert self._expected is not None

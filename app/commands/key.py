@@ -20,7 +20,7 @@ from app.store.keys import api_key_by_id, api_keys
 from app.store.wallets import has_wallet
 
 _live = click.option(
-    "--live", is_flag=True, help="Use the prefix avk_live_ instead of avk_test_. Always set on mainnet."
+    "--live", is_flag=True, help="Use the prefix avk_live_ instead of avk_test_. On mainnet this is always the case."
 )
 
 

@@ -75,7 +75,7 @@ async def of_escrow(view: View) -> Response:
 
 @action("/disputes/{escrow_id}/review", roles=ADMINS, back=of_escrow)
 async def review(view: View) -> Response:
-    """Show the effect of the decision in the form on the balances of both parties."""
+    """Show how the decision entered in the form would change the balances of both parties."""
     service, by = view.service, view.principal
     found = await escrows.find(service, by, view.path("escrow_id"))
     body = _decision(view)

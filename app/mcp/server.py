@@ -54,7 +54,7 @@ def vault_server(
                     uri=POLICY,
                     name="policy",
                     title="The policy in plain words",
-                    description="The payments that the program allows and refuses for the vault of this API key.",
+                    description="Explains which payments the program allows and refuses for the vault of this API key.",
                     mime_type=_MARKDOWN,
                 ),
                 types.Resource(

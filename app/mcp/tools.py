@@ -195,8 +195,7 @@ TOOLS = (
     VaultTool(
         "quote_paid_url",
         "Ask what a URL costs",
-        "Asks a URL for its price (HTTP 402), and the on-chain program if the policy allows the payment. Nothing is "
-        "paid.",
+        "Asks a URL for its price (HTTP 402), and checks whether the policy allows the payment. Nothing is paid.",
         "quote_paid_request",
         wallet="wallet_id",
     ),

@@ -119,7 +119,7 @@ async def verdict_on(
 
 
 def other_error(service: Service, verdict: Verdict) -> str | None:
-    """Return the API's code of an error that stops a payment without a broken rule, or None if there is none."""
+    """Return the API's error code if something other than a policy rule stops the payment, or None."""
     return code_of(service.codec.error_name(verdict["error"]) or "") if verdict["error"] is not None else None
 
 

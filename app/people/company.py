@@ -155,7 +155,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
         raise SignInRefusedError("invitation", error.message) from None
     if identity_by_subject(conn, identity.issuer, identity.subject) is not None:
         raise SignInRefusedError(
-            "known", "This account of the company sign-in already belongs to a person. Sign in with it instead."
+            "known", "This company account already belongs to a person here. Sign in with it, without the invitation."
         )
     joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now, created_by=invited.invited_by)
     insert_record(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))

@@ -37,7 +37,7 @@ _MAX_USER_AGENT = 200
 class SignedIn:
     """A session and its person or key. ``person`` is None for an admin key of an organisation without people.
 
-    ``allowed`` are the networks of the key, or None if the session works from any address.
+    ``allowed`` lists the IP networks that may use the session, or is None if any IP address may.
     """
 
     session: BrowserSession

@@ -230,10 +230,10 @@ class PreviewedPayment(ResponseBody):
 class PolicyPreview(ResponseBody):
     """The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
 
-    A preview replays a limited number of payments. It leaves out each wallet that has more payments than the limit
-    leaves room for. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the newest
-    payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names new recipients without a
-    known owner.
+    A preview replays a limited number of payments, and covers a wallet only as a whole: a wallet whose payments no
+    longer fit is left out. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the
+    newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names the recipients
+    that the change adds and whose owner is unknown.
     """
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)

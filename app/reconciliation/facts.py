@@ -28,7 +28,7 @@ _ROLES = ("authority", "operator", "arbiter", "verifier")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A compared account at `address`, with its token account.
+    """An account that the reconciliation compares: its `address` and its token account.
 
     `stream` is the account that counts the events about the subject: the Org or the vault.
     """

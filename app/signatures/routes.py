@@ -56,7 +56,7 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
 async def withdraw_unsigned_transaction(call: Call, _body: EmptyBody) -> WithdrawnTransaction:
     """Withdraw a transaction that waits for a signature.
 
-    The service no longer completes the transaction. Without the fee payer's signature, the transaction cannot land. If
+    The service will not sign or send it. Without the fee payer's signature, the transaction cannot land. If
     the service has the authority's key, it also advances the nonce, so that the transaction cannot land even with that
     signature. With `sign=offline`, the response is the advance of the nonce, as a transaction to sign. Otherwise the
     next transaction on the same nonce account advances the nonce.

@@ -106,11 +106,11 @@ async def test_costs_are_as_shown(own_world: ServiceWorld) -> None:
         "approvals": net["the approval of a payment"] - fee,
         "escrows and their settlements": net["an escrow"],
         "session tokens": fee,
-        "fundings": fee,
+        "times a wallet is funded": fee,
     }
     month = {cells[0]: cells for cells in _ROWS if len(cells) == 3 and cells[0] != "in a month"}
     sums = {name: int(month[name][1].replace(",", "")) * cost for name, cost in each.items()}
-    assert {name: Decimal(cells[2]) for name, cells in month.items()} == {**sums, "sum": sum(sums.values())}
+    assert {name: Decimal(cells[2]) for name, cells in month.items()} == {**sums, "total": sum(sums.values())}
     once = 20 * meter.costs["a wallet"] + meter.costs["a policy"]
     back = 20 * meter.returns["a wallet"] + meter.returns["a policy"]
     assert [Decimal(number) for number in re.findall(r"(0\.\d+) SOL (?:once|returns)", _TEXT)] == [once, back]

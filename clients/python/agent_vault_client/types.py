@@ -3814,9 +3814,9 @@ class Withdrawn(TypedDict):
 
 class WithdrawnTransaction(TypedDict):
     """
-    A withdrawn transaction, which the service no longer completes.
+    A withdrawn transaction. The service will not sign or send it.
 
-    If the response is for a signed advance of the nonce, `id` is the id of the advance.
+    If the request submitted a signed transaction that only advances the nonce, `id` is the id of that transaction.
     """
 
     id: str

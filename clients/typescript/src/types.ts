@@ -1531,10 +1531,10 @@ export interface components {
         /**
          * @description The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
          *
-         *     A preview replays a limited number of payments. It leaves out each wallet that has more payments than the limit
-         *     leaves room for. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the newest
-         *     payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names new recipients without a
-         *     known owner.
+         *     A preview replays a limited number of payments, and covers a wallet only as a whole: a wallet whose payments no
+         *     longer fit is left out. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the
+         *     newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names the recipients
+         *     that the change adds and whose owner is unknown.
          */
         PolicyPreview: {
             /** @description The policy that the change would apply to. */
@@ -2733,9 +2733,9 @@ export interface components {
             org_balance_remaining: string;
         };
         /**
-         * @description A withdrawn transaction, which the service no longer completes.
+         * @description A withdrawn transaction. The service will not sign or send it.
          *
-         *     If the response is for a signed advance of the nonce, `id` is the id of the advance.
+         *     If the request submitted a signed transaction that only advances the nonce, `id` is the id of that transaction.
          */
         WithdrawnTransaction: {
             /** @description The transaction's id. */
