@@ -143,7 +143,7 @@ def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
     """Return all organisations' allowances to settle at the Unix second `now`, earliest expiry first.
 
-    An allowance is due once it has expired or the basis of its grant is gone: the vault or a budget that holds
+    An allowance is due once it has expired or the basis of its grant is gone: the vault or a budget that counts
     the amount was frozen, the organisation paused, or the vault's session, its policy or the policy's version changed.
     """
     return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})

@@ -11,13 +11,13 @@ ACTIONS: Mapping[str, str] = {
     "allowance.grant": "The grant of an allowance was requested. `details` has the `amount` and the `delegate`.",
     "approval.approve": "An operator or admin approved a payment, escrow or allowance above the co-sign threshold.",
     "approval.reject": "A request for approval was rejected, or the withdrawal of an approval was requested.",
-    "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
+    "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last deleted entry.",
     "authentication.failed": "Within a minute, `count` requests had no valid API key or, in the dashboard, no session. "
     "Only in the service's log.",
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
     "payments no longer need `afterRestore`.",
-    "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, `gap_checked`, and "
-    "`verified_by`: `mac`, `passphrase`, `fingerprint` or null.",
+    "backup.restore": "The service was restored. `details` has `backup_of` (the backup's time), `gap_checked`, and "
+    "`verified_by` (`mac`, `passphrase`, `fingerprint` or null).",
     "brake.refused": "A request for a freeze or pause was refused, so the freeze or pause is not in force. "
     "`details` has `kind` and `reason`.",
     "budget.create": "The creation of a budget was requested.",
@@ -37,7 +37,7 @@ ACTIONS: Mapping[str, str] = {
     "lost. The key got a new secret.",
     "key.revoke": "An API key was revoked.",
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
-    "key.use_outside": "An API key was used from an address that it does not allow. `details` has `operation` and "
+    "key.use_outside": "An API key was used from an IP address that it does not allow. `details` has `operation` and "
     "`count`, for repeats also `since` and `networks`.",
     "organization.limit": "The organisation's own limits in SOL were set. `details` has the new limits; null means "
     "the service's limit.",

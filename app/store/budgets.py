@@ -20,7 +20,7 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 class BudgetRecord:
     """A budget. `unlimited` is the number of its wallets whose policy has no daily limit or no hourly limit.
 
-    Each of these wallets alone may be able to use up the budget. `parent` is the address of the budget that this one is
+    Each of these wallets might spend the whole budget alone. `parent` is the address of the budget that this one is
     part of. `parent_id` and `parent_version` belong to the parent. `budget_count` is the number of this budget's parts.
     """
 

@@ -279,7 +279,7 @@ def end_invitation(connection: Connection, invitation_id: str) -> None:
 
 
 def use_invitation(connection: Connection, digest: str, now: int) -> bool:
-    """Use up an invitation. Return False if it was already used or has expired."""
+    """Mark an invitation as used. Return False if it was already used or has expired."""
     mine = update(invitations).where(invitations.c.digest == digest, invitations.c.used_at.is_(None))
     return connection.execute(mine.where(invitations.c.expires_at > now).values(used_at=now)).rowcount == 1
 
