@@ -130,8 +130,8 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
 
     # No index covers the status, which depends on the chain. A search for a rare status may be slow.
     found = await service.db.read(read, in_thread=query.status is not None)
-    details = await service.db.read(lambda conn: details(conn, found.data))
-    return ApprovalPage.showing(found, lambda one: _shown(one, *details))
+    facts = await service.db.read(lambda conn: details(conn, found.data))
+    return ApprovalPage.showing(found, lambda one: _shown(one, *facts))
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
