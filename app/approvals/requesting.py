@@ -20,7 +20,7 @@ from app.wallets import service as wallets
 
 
 async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
-    """Request the approval of an expense that `require_co_sign` refused to ``by``, and return the approval's id.
+    """Request the approval of an expense that a rule refused to ``by`` without it, and return the approval's id.
 
     If an equal request is pending or approved, returns its id instead, unless its approval's address is in
     ``unusable``.

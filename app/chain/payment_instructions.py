@@ -54,6 +54,11 @@ class PaymentInstructions(Builder):
             approval=self._addresses.approval(vault, reference),
         )
 
+    def forget_payee(self, *, operator: Pubkey, vault: Pubkey, address: Pubkey, first_paid: int) -> Instruction:
+        """Declare a payee unknown to a vault. `first_paid` is the Unix time of its first payment."""
+        values = {"address": address, "first_paid": first_paid}
+        return self._build("forget_payee", values, operator=operator, vault=vault)
+
     def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
         """Revoke an unused approval. The operator may do so at any time, anyone else once it has expired."""
         return self._build(

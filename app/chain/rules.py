@@ -45,12 +45,13 @@ RULES = (
     "budget_max_total",
     "budget_expired",
     "budget_frozen",
+    "new_recipient",
 )
-"""Rule names. The index of a name is its code. The program applies `require_co_sign` last, and the rules of a budget
-before those of its parent.
+"""Rule names. The index of a name is its code. The program applies `require_co_sign` and `new_recipient` last, and the
+rules of a budget before those of its parent.
 """
 
-BUDGET_RULES = RULES[10:]
+BUDGET_RULES = RULES[10:16]
 """Rules of the budget of a wallet. All other rules belong to the wallet's policy."""
 
 HOLDING_RULES = frozenset(
@@ -75,6 +76,7 @@ RULE_ERRORS = (
     "BudgetMaxTotalExceeded",
     "BudgetExpired",
     "BudgetFrozen",
+    "NewRecipientCapped",
 )
 """The program's errors for payments refused by a rule. The index of an error is the code of the rule."""
 
@@ -107,6 +109,7 @@ class Rules:
     restricted: bool = False
     max_open_escrows: int | None = None
     allow_allowances: bool = False
+    new_recipient_cap: int | None = None
 
     def to_args(self) -> dict[str, Any]:
         """Return the rules as an argument of an instruction."""
@@ -123,6 +126,7 @@ class Rules:
             restricted=bool(flags >> len(_FLAGS) & 1),
             max_open_escrows=fields["max_open_escrows"] if flags >> (len(_FLAGS) + 1) & 1 else None,
             allow_allowances=bool(flags >> (len(_FLAGS) + 2) & 1),
+            new_recipient_cap=fields["new_recipient_cap"] if flags >> 10 & 1 else None,
         )
 
     @classmethod

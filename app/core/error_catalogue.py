@@ -139,10 +139,10 @@ KINDS = (
         "The next step depends on the `rule` in `violation`. `max_per_tx`: pay at most the limit, or have an admin "
         "change the policy. Limits of an hour, day or month: send the payment again at the `retry_at` that `POST "
         "/v1/payments/simulate` returns, pay less if an amount is limited, or have an admin change the policy or "
-        "budget. Recipient, category and expiry: have an admin change the policy. `require_co_sign`: send the payment "
-        "again once an operator has approved the `approval_id` in the error. Without an `approval_id`, send it with "
-        "the session token, in the header `Session-Token` or as the client's `session`. `tx_id` names the refused "
-        "row, `blocked` or `failed`."),
+        "budget. Recipient, category and expiry: have an admin change the policy. `require_co_sign` and "
+        "`new_recipient`: send the payment again once an operator has approved the `approval_id` in the error. Without "
+        "it, send the payment with the session token, in the header `Session-Token` or as the client's `session`. "
+        "`tx_id` names the refused row, `blocked` or `failed`."),
     ErrorKind("approval_not_found", 404, "Payments",
         "The organisation has no approval with this id.",
         "List the approvals with `GET /v1/approvals`."),

@@ -30,6 +30,8 @@ def _sentences(policy: Json) -> Iterator[str]:
         yield f"Recipients of these categories may not be paid: {', '.join(policy['blocked_categories'])}."
     if policy["require_co_sign"] is not None:
         yield f"A payment above {policy['require_co_sign']} USDC requires an operator's approval."
+    if policy["new_recipient_cap"] is not None:
+        yield f"An address gets at most {policy['new_recipient_cap']} USDC until 24 hours after its first payment."
     if policy["expiry"] is not None:
         yield f"After {policy['expiry']}, all payments are refused."
     yield "Escrows count as payments. Payments of zero are always refused."

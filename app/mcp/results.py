@@ -201,8 +201,10 @@ def _advice(refusal: Json) -> Iterable[str]:
             f"It waits for an operator, or for as many people as the policy requires. Check {refusal['approval_id']} "
             "with `request_approval_status`. Once it is approved, make the same payment again."
         )
+        if refusal["retry_at"] is not None:
+            yield f"Without an approval, it would pass from {refusal['retry_at']} on."
         return
-    if refusal["rule"] == "require_co_sign":
+    if refusal["rule"] in {"require_co_sign", "new_recipient"} and refusal["retry_at"] is None:
         yield "An operator must approve it: a payment with the vault's session token requests the approval."
         return
     if refusal["headroom"] is not None:

@@ -24,7 +24,7 @@ from app.store.wallets import WalletRecord
 from app.submission.chain_state import unverified_recipients
 from app.submission.context import Service
 from app.submission.plan import SimulationFailedError
-from app.submission.program_errors import attempted_text, business_error, code_of, headroom_text, limit_text
+from app.submission.program_errors import NO_LISTS, attempted_text, business_error, code_of, headroom_text, limit_text
 from app.wallets import service as wallets
 from idl.codec import CodecError
 
@@ -115,6 +115,9 @@ async def verdict_on(
         verdict: Verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
     except CodecError as error:
         raise ChainUnavailable("the node's verdict cannot be decoded") from error
+    if verdict["error"] is not None and service.codec.error_name(verdict["error"]) == NO_LISTS:
+        # The service adds the lists of payees before it pays.
+        verdict |= {"error": None, "passed": all(one["passed"] for one in verdict["rules"])}
     return verdict
 
 
@@ -126,12 +129,13 @@ def other_error(service: Service, verdict: Verdict) -> str | None:
 async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:
     """Return the violation of the first broken rule in a verdict, or None.
 
-    Ignores the rule about co-signing. Also ignores a freeze or pause, which has its own error instead of a violation.
+    Ignores the rules that an approval satisfies. Also ignores a freeze or pause, which has its own error instead of a
+    violation.
     """
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
     for rule in (rule_verdict(one, expense.wallet, policy, expense.payee.owner) for one in verdict["rules"]):
         # Only a simulation of the payment itself shows if the operator has approved it.
-        if rule.passed or rule.rule in {"require_co_sign", "frozen", "paused"}:
+        if rule.passed or rule.rule in {"require_co_sign", "new_recipient", "frozen", "paused"}:
             continue
         if rule.limit is not None and rule.attempted is not None:
             level = {} if rule.budget_id is None else {"budget_id": rule.budget_id}

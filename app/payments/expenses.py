@@ -50,6 +50,7 @@ class ExpenseRequest(Expense):
     approval: OnChainApproval | None = None
     unusable: set[str] = field(default_factory=set)
     refreshed: bool = False
+    lists_added: bool = False
 
     def __post_init__(self) -> None:
         self.signer = self.service.signers.operator_address

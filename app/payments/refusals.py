@@ -6,9 +6,10 @@ from sqlalchemy import Connection
 
 from app.approvals import service as approvals
 from app.approvals.requesting import request
+from app.chain.rules import RULES
 from app.core.errors import ApiError, BusinessError, PolicyViolationError
 from app.core.identifiers import derived_id, random_id
-from app.core.timestamps import HOUR
+from app.core.timestamps import HOUR, iso
 from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments._simulation import broken_rule, verdict_on
@@ -21,8 +22,8 @@ from app.store.daily_counts import count_record
 from app.submission.chain_state import unverified_recipients
 from app.submission.program_errors import invalid_recipient
 
-CO_SIGN = "require_co_sign"
-"""Rule that an operator's signature or approval satisfies."""
+CO_SIGN, NEW_RECIPIENT = "require_co_sign", "new_recipient"
+"""Rules that an operator's signature or approval satisfies."""
 #: Remedy for an operator's request without a session. With a session, the service adds the operator's signature itself.
 _NO_SESSION = (
     "Above the policy's threshold the wallet's session must sign as well as the operator, but the request has no "
@@ -31,6 +32,11 @@ _NO_SESSION = (
 )
 _ASKED = "Above the policy's threshold an operator must approve. Send the same request again after the approval."
 _PEOPLE = "Above this amount people must approve: {}, each by passkey. Send the same request again after the approval."
+_NEW = (
+    "The recipient is new to the wallet, and the policy caps the sum for new recipients. An approved payment makes it "
+    "known. {}"
+)
+_WAIT = " Without an approval, the same payment passes from {} on."
 _NO_SESSION_TO_APPROVE = (
     "Above the policy's threshold the wallet's session must sign as well, and an operator must approve the allowance. "
     "Repeat the request with the wallet's token in the header Session-Token: that requests the approval."
@@ -81,12 +87,17 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
     await expense.call.claim.require_free()
     service, wallet = expense.service, expense.wallet
     approval_id = remedy = None
-    if found["rule"] == CO_SIGN and expense.session is not None:
+    consents = found["rule"] in {CO_SIGN, NEW_RECIPIENT}
+    if consents and expense.session is not None:
         approval_id = await request(service, expense.principal.actor, expense, unusable=expense.unusable)
         people = await approvals.required_for(service, wallet, expense.amount)
         remedy = _ASKED if not people else _PEOPLE.format(people)
-    elif found["rule"] == CO_SIGN:
+    elif consents:
         remedy = _NO_SESSION if expense.purpose != "allowance" else _NO_SESSION_TO_APPROVE
+    if remedy is not None and found["rule"] == NEW_RECIPIENT:
+        judged = await verdict_on(service, expense, co_signed=False)
+        retry_at = next(one["retry_at"] for one in judged["rules"] if RULES[one["rule"]] == NEW_RECIPIENT)
+        remedy = _NEW.format(remedy) + ("" if retry_at is None else _WAIT.format(iso(retry_at)))
     holding = await allowances_behind_violation(service, expense.principal, wallet, found)
     if holding:
         remedy = HELD

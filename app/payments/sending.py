@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.api.operation import Call
@@ -16,6 +17,7 @@ from app.payments.late_refusal import late_refusal
 from app.payments.refusals import (
     CO_SIGN,
     FACILITATOR_CANNOT_PAY,
+    NEW_RECIPIENT,
     NO_ACCOUNT,
     record_refusal,
     require_account,
@@ -25,17 +27,20 @@ from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
 from app.store.wallets import WalletRecord
 from app.submission.chain_state import stale_node_error
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Outcome, Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import (
     EXPIRED,
+    NO_LISTS,
     business_error,
     error_name,
     fee_payer_cannot_pay,
     invalid_recipient,
     is_known,
+    require_confirmed,
     rule_of,
     violation,
 )
@@ -43,6 +48,8 @@ from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
 
 Made = TypeVar("Made")
+
+ADD_LISTS = PlanType("migrate")
 
 #: Program errors for a destination that cannot be paid.
 _UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTokenAccount"})
@@ -106,12 +113,12 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 
 
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Add the operator's co-signature if the rule about co-signing refused an expense that a session signs.
+    """Add the operator's co-signature if a rule that it satisfies refused an expense that a session signs.
 
     For an agent, an issued payment, an allowance, or an expense that people must approve, add the approval instead, if
     there is one.
     """
-    if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
+    if refusal.rule not in {CO_SIGN, NEW_RECIPIENT} or expense.session is None or expense.policy_triggered:
         return False
     # The operator signs every allowance, so the signature alone does not approve an allowance above the threshold.
     alone = expense.principal.role != "agent" and not expense.issued and expense.purpose != "allowance"
@@ -136,8 +143,22 @@ async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
     return True
 
 
+async def _add_lists(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
+    """Give the vault the lists of payees that a policy with `newRecipientCap` needs, in a transaction of its own."""
+    if refusal.name != NO_LISTS or expense.lists_added:
+        return False
+    service, payer = expense.service, expense.service.signers.fee_payer
+    add = service.instructions(expense.wallet.org).migrate(
+        payer=payer.pubkey(), account=Pubkey.from_string(expense.wallet.vault)
+    )
+    plan = Plan(org=expense.wallet.org, type=ADD_LISTS, instructions=[add], signers=[payer])
+    require_confirmed(service.codec, await service.submitter.submit(plan, Claim(service.db)))
+    expense.lists_added = True
+    return True
+
+
 #: Repairs after a refused simulation, tried in this order until one applies. If none applies, the refusal counts.
-_REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
+_REPAIRS = (_refresh, _add_lists, _drop_approval, _ask_operator, _open_account)
 
 
 async def submit_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:

@@ -7,7 +7,7 @@ from app.payments._events import append_pending
 from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
 from app.payments.models import PayFromWallet
-from app.payments.sending import submit_expense
+from app.payments.sending import ADD_LISTS, submit_expense
 from app.recipients.service import resolve
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import invalid_recipient
@@ -15,7 +15,7 @@ from app.transactions.models import Payment
 from app.wallets import service as wallets
 
 PAY = PlanType(PAYMENT, projected=True, braked=True)
-PLAN_TYPES = (PAY,)
+PLAN_TYPES = (PAY, ADD_LISTS)
 
 
 async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:

@@ -70,6 +70,10 @@ class RuleFields(PartialBody):
     """The amount above which an operator must sign too."""
     expiry: Timestamp | None = None
     """The expiry. Afterwards nothing is paid and the wallets are frozen."""
+    new_recipient_cap: Limit | None = None
+    """The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its
+    recipient at once, and listed recipients have none.
+    """
     max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS), example(8)] | None = None
     """The maximum number of open escrows of a wallet. Null means 64."""
     allow_allowances: bool = False
@@ -145,6 +149,8 @@ class Policy(ResponseBody):
     """The amount above which an operator must sign too."""
     expiry: Time | None
     """The expiry. Afterwards nothing is paid and the wallets are frozen."""
+    new_recipient_cap: Usdc | None
+    """The maximum sum for an address until 24 hours after its first payment. Null means no cap."""
     max_open_escrows: Annotated[int | None, example(8)]
     """The maximum number of open escrows of a wallet. Null means 64."""
     allow_allowances: Annotated[bool, example(True)]

@@ -16,7 +16,7 @@ from app.submission.context import Service
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
-    *("max_open_escrows", "allow_allowances"),
+    *("max_open_escrows", "allow_allowances", "new_recipient_cap"),
 )
 
 

@@ -5,7 +5,7 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.core.transaction_types import ESCROW_REFUND, PAYMENT
 from app.projection.batch import Batch, Values, address_or_none
-from app.projection.transfers import confirm, set_balance, spent, use_approval
+from app.projection.transfers import confirm, report_payee, set_balance, spent, use_approval
 from app.store.allowances import OF_SETTLEMENT, OUTSTANDING, PENDING, SETTLED
 from indexer import StoredEvent
 
@@ -29,6 +29,7 @@ def granted(batch: Batch, row: StoredEvent) -> None:
     fields |= {"expires_at": iso(data["expires_at"]), "tx_id": paid["tx_id"]}
     amount = format_usdc(data["amount"])
     _report(batch, row, "allowance.granted", f"{amount} USDC set aside for {data['recipient']}", fields)
+    report_payee(batch, row, data["recipient"])
     batch.adopt_orphans(row, data["allowance"])
 
 

@@ -20,6 +20,7 @@ def shown(rules: Rules, allowed_recipients: Sequence[str]) -> Shown:
         "allowed_recipients": list(allowed_recipients) if rules.restricted else [],
         "blocked_categories": category_names(rules.blocked_categories),
         "require_co_sign": _money(rules.require_co_sign),
+        "new_recipient_cap": _money(rules.new_recipient_cap),
         "max_open_escrows": rules.max_open_escrows,
         "allow_allowances": rules.allow_allowances,
         "expiry": None if rules.expiry is None else iso(rules.expiry),

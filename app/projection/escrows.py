@@ -7,7 +7,7 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.core.transaction_types import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
 from app.projection.batch import Batch, Values
-from app.projection.transfers import confirm, receive, set_balance, spent, use_approval
+from app.projection.transfers import confirm, receive, report_payee, set_balance, spent, use_approval
 from app.projection.wallets import change
 from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
 from indexer import StoredEvent
@@ -51,6 +51,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "tx_id": locked["tx_id"],
         },
     )
+    report_payee(batch, row, data["receiver"])
     batch.adopt_orphans(row, data["escrow"])
 
 

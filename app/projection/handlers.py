@@ -36,6 +36,7 @@ HANDLERS: dict[str, Handler] = {
     "WalletFrozen": wallets.frozen,
     "WalletUnfrozen": wallets.unfrozen,
     "WalletClosed": wallets.closed,
+    "PayeeForgotten": wallets.payee_forgotten,
     "PaymentApproved": wallets.approved,
     "ApprovalClosed": wallets.approval_closed,
     "PaymentExecuted": transfers.paid,

@@ -10,6 +10,9 @@ from app.projection.wallets import change, spend_approval
 from app.store.attempts import Attempt
 from indexer import StoredEvent
 
+#: Bits of the field `payee` of events.
+_FIRST_PAID, _KNOWN = 1, 2
+
 
 def paid(batch: Batch, row: StoredEvent) -> None:
     """Add the payment to the transaction list, set the vault's balance, and report the payment."""
@@ -19,6 +22,7 @@ def paid(batch: Batch, row: StoredEvent) -> None:
     set_balance(batch, row, data["balance"], shown["timestamp"])
     fields = {"recipient": shown["recipient"], "policy_triggered": shown["policy_triggered"]}
     _report(batch, row, "transaction.completed", shown, f"paid to {shown['recipient']}", fields)
+    report_payee(batch, row, data["recipient"])
 
 
 def funded(batch: Batch, row: StoredEvent) -> None:
@@ -67,6 +71,18 @@ def use_approval(batch: Batch, row: StoredEvent) -> None:
     approval = address_or_none(row.data["approval"])
     if approval is not None:
         spend_approval(batch, row, approval, "used")
+
+
+def report_payee(batch: Batch, row: StoredEvent, recipient: str) -> None:
+    """Report the first payment to a new recipient, and a recipient that has become known."""
+    # Rows of an older database lack the field.
+    wallet, bits = wallet_id(row.data["vault"]), row.data.get("payee", 0)
+    fields = {"wallet_id": wallet, "recipient": recipient}
+    if bits & _FIRST_PAID:
+        shown = {**fields, "amount": format_usdc(row.data["amount"])}
+        batch.report(row, "recipient.first_paid", f"First payment to {recipient}", shown, wallet_id=wallet)
+    if bits & _KNOWN:
+        batch.report(row, "recipient.known", f"{recipient} is a known recipient", fields, wallet_id=wallet)
 
 
 def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Values:

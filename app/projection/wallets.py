@@ -114,6 +114,14 @@ def closed(batch: Batch, row: StoredEvent) -> None:
     change(batch, row, None, {"archived": True, **left, **ended})
 
 
+def payee_forgotten(batch: Batch, row: StoredEvent) -> None:
+    """Report that a recipient is no longer known."""
+    wallet = change(batch, row, None, {})
+    if wallet is not None:
+        identifier, recipient = wallet["wallet_id"], row.data["address"]
+        _report(batch, row, "recipient.forgotten", identifier, f"{recipient} is forgotten", {"recipient": recipient})
+
+
 def approved(batch: Batch, row: StoredEvent) -> None:
     """Add an approval. If an event that used or closed it came first, keep that state."""
     data = row.data

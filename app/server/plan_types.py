@@ -14,7 +14,7 @@ from app.policies import service as policies
 from app.recipients import service as recipients
 from app.submission import offline
 from app.submission.plan import PlanType
-from app.wallets import archiving, funding, sessions
+from app.wallets import archiving, forgetting, funding, sessions
 from app.wallets import service as wallets
 
 PLAN_TYPES: Mapping[str, PlanType] = {
@@ -29,6 +29,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *policy_changes.PLAN_TYPES,
         *wallets.PLAN_TYPES,
         *archiving.PLAN_TYPES,
+        *forgetting.PLAN_TYPES,
         *funding.PLAN_TYPES,
         *sessions.PLAN_TYPES,
         *approvals.PLAN_TYPES,

@@ -88,6 +88,7 @@ policies = Table(
     Column("immutable", Boolean, nullable=False),
     Column("closed", Boolean, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("new_recipient_cap", U64),
     UniqueConstraint("org", "policy_id"),
     # The keeper looks for expired policies every second.
     Index("policies_by_expiry", "expiry"),

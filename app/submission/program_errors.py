@@ -14,6 +14,7 @@ from app.core.errors import (
     AuthenticationError,
     BusinessError,
     ConflictError,
+    NotFoundError,
     OutdatedError,
     RequestError,
     UnavailableError,
@@ -27,8 +28,11 @@ from idl.codec import Codec
 
 _log = structlog.get_logger(__name__)
 
-_MONEY_RULES = HOLDING_RULES | {"max_per_tx", "require_co_sign"}
+_MONEY_RULES = HOLDING_RULES | {"max_per_tx", "require_co_sign", "new_recipient"}
 _COUNT_RULES = frozenset({"velocity_cap", "budget_velocity_cap"})
+
+NO_LISTS = "PayeeListsRequired"
+"""Error of a vault without the lists of payees that its policy's `newRecipientCap` needs. `migrate` adds them."""
 
 #: The API's errors by the name of the program's error. Errors of policy rules become violations instead.
 _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
@@ -50,6 +54,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "BudgetRequired": (UnavailableError, "chain_unavailable"),
     "BudgetParentRequired": (UnavailableError, "chain_unavailable"),
     "WrongBudget": (UnavailableError, "chain_unavailable"),
+    "PayeeUnknown": (NotFoundError, "recipient_not_found"),
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
     "ReceiverFrozen": (BusinessError, "wallet_frozen"),
     "ReceiverArchived": (BusinessError, "wallet_archived"),

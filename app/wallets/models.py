@@ -20,6 +20,7 @@ from app.api.fields import (
     PolicyId,
     PolicyRef,
     ReadFrom,
+    Recipient,
     ResponseBody,
     Signature,
     TagList,
@@ -96,6 +97,13 @@ class ArchiveWallet(ChangeBody):
 
     accept_incoming_escrows: bool = False
     """True to archive the wallet although open escrows pay it."""
+
+
+class ForgetRecipient(ChangeBody):
+    """Body of a request to declare a recipient unknown to a wallet."""
+
+    recipient: Recipient
+    """The recipient."""
 
 
 class FundWallet(MoneyBody):

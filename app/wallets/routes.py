@@ -2,11 +2,12 @@
 
 from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
-from app.wallets import archiving, funding, sessions
+from app.wallets import archiving, forgetting, funding, sessions
 from app.wallets import service as wallets
 from app.wallets.models import (
     ArchiveWallet,
     CreateWallet,
+    ForgetRecipient,
     Funded,
     FundedBatch,
     FundWallet,
@@ -127,6 +128,19 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     `amount` is a decimal string or `all`. Also works for frozen and archived wallets.
     """
     return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
+
+
+@operation(
+    "POST /v1/wallets/{wallet_id}/forget-recipient",
+    roles=OPERATORS,
+    errors=(*_CHANGING, "recipient_not_found", "invalid_recipient"),
+)
+async def forget_recipient(call: Call, body: ForgetRecipient) -> WalletDetail:
+    """Declare a recipient unknown to a wallet.
+
+    The policy's `newRecipientCap` then applies to the recipient as if it had never been paid.
+    """
+    return await forgetting.forget(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
 @operation("POST /v1/wallets/{wallet_id}/rotate-token", roles=PAYERS, errors=_CHANGING, session=True, secret=True)

@@ -58,7 +58,7 @@ async def test_two_teams_share_the_companys_budget_until_it_is_full(world: Servi
         assert (await world.pay(wallet, to, amount)).json()["status"] == "confirmed"
     full = await _refusal(world, first, to, "3")
     assert (full["rule"], full["budget_id"]) == ("budget_max_per_day", company["budget_id"])
-    assert (full["limit"], full["attempted"], full["verdicts"]) == ("20.00", "21.00", 22)
+    assert (full["limit"], full["attempted"], full["verdicts"]) == ("20.00", "21.00", 23)
     own = await _refusal(world, first, to, "4")
     assert (own["budget_id"], own["attempted"]) == (red["budget_id"], "16.00")
     above = await _now(world, company)

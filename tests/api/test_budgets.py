@@ -100,7 +100,7 @@ async def test_limit_holds_for_two_wallets_together(
     assert error["violation"] == expected
     [refused] = [one for one in verdicts["rules"] if not one["passed"]]
     assert (refused["rule"], refused["limit"], refused["attempted"]) == (rule, allowed, shown)
-    assert len(verdicts["rules"]) == 16
+    assert len(verdicts["rules"]) == 17
     assert verdicts["retry_at"] == refused["retry_at"] is not None
     after = await world.ok("GET", _path(budget))
     assert (after["wallet_count"], after["consumption"]["day"]) == (2, "6.00")

@@ -192,6 +192,10 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.pay(wallet, to, "1")
     await world.pay(wallet, to, "60")
+    capped = await agent(world, (await world.policy(newRecipientCap="5"))["policy_id"])
+    for amount in ("1", "9"):
+        await world.pay(capped.wallet, to, amount, session=capped.session)
+    await world.ok("POST", f"/v1/wallets/{capped.id}/forget-recipient", {"recipient": to})
     granted = {"amount": "1", "destination": to, "delegate": str(Keypair().pubkey())}
     allowance = (await world.ok("POST", f"{path}/allowances", granted))["allowance_id"]
     await world.ok("POST", f"{path}/allowances/{allowance}/settle", {})

@@ -40,6 +40,7 @@ _POLICY = {
     "allowed_recipients",
     "blocked_categories",
     "require_co_sign",
+    "new_recipient_cap",
     "approvals",
     "expiry",
     "x402_hosts",

@@ -12,6 +12,7 @@ from typing import Any
 from solders.keypair import Keypair
 
 from app.chain.addresses import TOKEN_PROGRAM
+from app.chain.payees import ENTRY
 from app.chain.rules import Rules
 from tests.bench.allowance_units import allowance_units
 from tests.bench.escrow_units import escrow_units
@@ -91,6 +92,16 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
         for _ in range(2):
             payments[f"{name}, in a budget with a parent"] = story.pay(held, policy_of, **given)
         payments[f"{name}, in a budget with a parent, worst of those gaps"] = story.worst_gap(held, policy_of, **given)
+    capped, _ = story.policy("capped", Rules(new_recipient_cap=10 * USDC))
+    held = story.wallet("capped", capped)
+    story.step("migrate", story.instructions.migrate(payer=story.payer.pubkey(), account=held))
+    story.pay(held, capped)
+    payments["new_recipient_cap, stranger"] = story.pay(held, capped)
+    # The most expensive payment: a stranger takes the place of one whose day is over, which then is known.
+    lists = b"".join(ENTRY.pack(os.urandom(16), 1, 5, 40 - number) for number in range(24))
+    lists += b"".join(ENTRY.pack(os.urandom(16), 9 - number, 5, 50) for number in range(8))
+    runtime.account(held, story.codec.program_id, story.read(held)[: -len(lists)] + lists)
+    payments["new_recipient_cap, most"] = story.pay(held, capped)
     free = story.wallet("no budget", plain)
     payments["no rule, worst of those gaps"] = story.worst_gap(free, plain)
     story.units |= escrow_units(story, every, ten)

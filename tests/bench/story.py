@@ -36,7 +36,7 @@ class Story:
         self.mint = Pubkey.new_unique()
         self.addresses = Addresses(coder.program_id, self.mint)
         self.org = self.addresses.org(self.authority.pubkey(), "acme")
-        self.instructions = PresentInstructions(coder, self.addresses, self.org, self._read)
+        self.instructions = PresentInstructions(coder, self.addresses, self.org, self.read)
         self.destination = self.addresses.token_account(self.merchant.pubkey())
         self.time = NOW
         runtime.do("program", address=str(coder.program_id), path=str(PROGRAM))
@@ -97,9 +97,10 @@ class Story:
 
     def fields(self, address: Pubkey) -> dict[str, Any]:
         """Return the fields of an account of the program."""
-        return self.codec.decode_account(self._read(address)).data
+        return self.codec.decode_account(self.read(address)).data
 
-    def _read(self, address: Pubkey) -> bytes:
+    def read(self, address: Pubkey) -> bytes:
+        """Return the data of an account."""
         return base64.b64decode(self.runtime.do("read", address=str(address))["data"])
 
     def policy(self, name: str, rules: Rules, entries: list[bytes] | None = None) -> tuple[Pubkey, Pubkey | None]:

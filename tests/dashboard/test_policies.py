@@ -298,6 +298,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
         "max_per_month": "300.000001",
         "velocity_cap": "12",
         "require_co_sign": "1",
+        "new_recipient_cap": "0.5",
         "expiry": "2040-02-03T04:05:06",
         "max_open_escrows": "0",
         "allow_allowances": "yes",
@@ -312,7 +313,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
     made = await world.ok("GET", f"/v1/policies/{answer.headers['location'].rpartition('/')[2].partition('?')[0]}")
     assert made["expiry"] == "2040-02-03T04:05:06Z"
     assert (made["velocity_cap"], made["max_open_escrows"], made["x402_hosts"]) == (12, 0, ["api.example.com"])
-    assert made["allow_allowances"] is True
+    assert (made["allow_allowances"], made["new_recipient_cap"]) == (True, "0.50")
     assert (made["max_per_month"], made["blocked_categories"]) == ("300.000001", ["gambling", "nft"])
     assert len(made["allowed_recipients"]) == 2
     # The form as it is shown changes nothing.
@@ -325,7 +326,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
     bare = await world.ok("GET", f"/v1/policies/{made['policy_id']}")
     assert {bare[name] for name in ("max_per_tx", "velocity_cap", "expiry", "max_open_escrows", "x402_hosts")} == {None}
     assert (bare["name"], bare["allowed_recipients"], bare["blocked_categories"]) == ("None", [], [])
-    assert bare["allow_allowances"] is False
+    assert (bare["allow_allowances"], bare["new_recipient_cap"]) == (False, None)
 
 
 async def test_every_field_of_a_policy_has_its_words(world: ServiceWorld) -> None:

@@ -213,3 +213,15 @@ async def test_host_that_the_policy_does_not_list_is_refused(world: ServiceWorld
         content = await one.call("quote_paid_url", url="https://other.example/")
 
     assert (content["outcome"], content["error"]["code"]) == ("refused", "x402_host_not_allowed")
+
+
+async def test_payment_above_the_cap_of_a_new_recipient_names_approval_and_time(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    async with agent(world, newRecipientCap="3") as one:
+        assert (await one.call("pay", to=payee, amount="2"))["outcome"] == "done"
+        checked = await one.call("check_payment", to=payee, amount="2")
+        refused = await one.call("pay", to=payee, amount="2")
+
+    assert (checked["refusal"]["rule"], checked["refusal"]["headroom"]) == ("new_recipient", "1.00")
+    assert checked["refusal"]["retry_at"] in checked["message"]
+    assert refused["refusal"]["approval_id"] in refused["message"]

@@ -34,6 +34,7 @@ AGAIN = {
     "freeze_budget operator": "AlreadyFrozen",
     "freeze_budget authority": "AlreadyFrozen",
     "unfreeze_budget": "NotFrozen",
+    "forget_payee": "PayeeUnknown",
     "set_wallet_budget first": "BudgetRequired",
     "set_wallet_budget other": "WrongBudget",
     "set_wallet_budget none": "WrongBudget",

@@ -97,7 +97,8 @@ def test_grant_is_stored_and_reported(world: VmWorld) -> None:
             "timestamp": now,
             "co_signed": 0,
             "by_session": 1,
-            "reserved": bytes(6),
+            "payee": 0,
+            "reserved": bytes(5),
         },
     )
     after = world.fields(vault)

@@ -170,13 +170,13 @@ def test_preview_has_the_verdicts_of_each_level(world: VmWorld) -> None:
     assert [(one["rule"], one["level"]) for one in rules] == [
         *((rule, 0) for rule in range(9)),
         *((rule, level) for level in (1, 2) for rule in of_budget),
-        (9, 0),
+        *((9, 0), (16, 0)),
     ]
     totals = [one for one in rules if RULES[one["rule"]] == "budget_max_total"]
     assert [(one["limit"], one["attempted"], one["headroom"]) for one in totals] == [(60, 22, 43), (80, 52, 33)]
     assert [one["set"] for one in rules if RULES[one["rule"]] == "budget_frozen"] == [True, True]
     # A vault whose budget has no parent has one level less
-    assert len(world.check(world.member(company), payee, 5)["rules"]) == 16
+    assert len(world.check(world.member(company), payee, 5)["rules"]) == 17
 
 
 def test_waiting_helps_only_until_a_budget_expires(world: VmWorld) -> None:

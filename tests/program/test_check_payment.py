@@ -34,8 +34,8 @@ def verdict(check: dict[str, Any], rule: str) -> dict[str, Any]:
 def test_open_policy_sets_no_rule_and_passes(world: VmWorld) -> None:
     check = world.check(world.wallet(), world.payee())
     assert (check["passed"], check["retry_at"]) == (True, START)
-    assert [rule["rule"] for rule in check["rules"]] == [*range(9), 15, 14, 13, 10, 11, 12, 9]
-    assert [rule["set"] for rule in check["rules"]] == [True, True] + [False] * 14
+    assert [rule["rule"] for rule in check["rules"]] == [*range(9), 15, 14, 13, 10, 11, 12, 9, 16]
+    assert [rule["set"] for rule in check["rules"]] == [True, True] + [False] * 15
     for rule in check["rules"]:
         assert (rule["passed"], rule["headroom"], rule["retry_at"]) == (True, NOTHING_COUNTED, START)
 
@@ -60,6 +60,7 @@ def test_verdict_of_each_rule_has_limit_attempted_and_headroom(world: VmWorld) -
         (1_000, 100, 940),
         *[(0, 0, NOTHING_COUNTED)] * 6,
         (40, 40, 40),
+        (0, 0, NOTHING_COUNTED),
     ]
 
 

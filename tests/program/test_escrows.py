@@ -149,7 +149,8 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
             "timestamp": START,
             "co_signed": 0,
             "by_session": 1,
-            "reserved": bytes(3),
+            "payee": 0,
+            "reserved": bytes(2),
         },
     )
 

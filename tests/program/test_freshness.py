@@ -77,6 +77,13 @@ def _budget_frozen_again(party: Party) -> None:
     party.vm.succeed(build.freeze_budget(signer=party.operator, budget=budget))
 
 
+def _payee_known_again(party: Party) -> None:
+    forget = party.build.forget_payee(operator=party.operator, vault=party.capped, address=party.merchant.owner)
+    party.vm.succeed(forget)
+    party.vm.now += 1
+    party.vm.succeed(party.payment(party.capped, party.merchant, co_signer=party.operator))
+
+
 def _rules_changed(name: str) -> Change:
     return lambda party: party.update_policy(getattr(party, name), GUARDED if name != "fresh" else OPEN)
 
@@ -165,6 +172,7 @@ STALE: dict[str, tuple[tuple[Change, str], ...]] = {
     ),
     "update_budget": ((_team_limited, "VersionMismatch"),),
     "close_budget": ((_budget_limited, "VersionMismatch"),),
+    "forget_payee": ((_payee_known_again, "SequenceMismatch"),),
     "unfreeze_budget": ((_budget_frozen_again, "SequenceMismatch"),),
     "set_wallet_budget first": (
         (_moved("frozen"), "SequenceMismatch"),

@@ -3,6 +3,7 @@
 import pytest
 from solders.pubkey import Pubkey
 
+from app.chain.payees import ENTRY
 from app.core.identifiers import PRESET_POLICY_IDS
 from idl.codec import Event
 from tests.program.adversaries.stage import AttackStage, earlier_layout
@@ -12,6 +13,8 @@ from tests.support.vm_world import VmWorld
 
 EARLIER, CURRENT, LATER = 0, 1, 2
 CUT = 8
+LISTS = 32 * ENTRY.size
+"""Size of the lists of payees that `migrate` adds to a vault."""
 """Bytes that an account of the earlier layout lacks at its end."""
 
 
@@ -59,10 +62,12 @@ def test_vault_of_a_smaller_layout_pays_once_it_is_migrated(world: VmWorld) -> N
     paid, sequence = world.vm.lamports(world.payer), world.fields(world.org)["sequence"]
     # When anyone migrates it
     result = world.vm.succeed(world.build.migrate(payer=world.payer, account=vault))
-    # Then it has its present size and zero in the new field, for rent from the payer
-    assert world.vm.data(vault) == before[:-CUT] + bytes(CUT)
-    assert world.vm.lamports(vault) == world.vm.rent(len(before))
-    assert paid - world.vm.lamports(world.payer) == world.vm.rent(len(before)) - world.vm.rent(len(before) - CUT)
+    # Then it has its present size with room for lists, and zero in the new field, for rent from the payer
+    assert world.vm.data(vault) == before[:-CUT] + bytes(CUT + LISTS)
+    assert world.vm.lamports(vault) == world.vm.rent(len(before) + LISTS)
+    assert paid - world.vm.lamports(world.payer) == world.vm.rent(len(before) + LISTS) - world.vm.rent(
+        len(before) - CUT
+    )
     expected = {"org": world.org, "account": vault, "previous": EARLIER, "layout": CURRENT}
     assert result.event == Event("AccountMigrated", {**expected, "sequence": sequence + 1})
     world.vm.succeed(world.payment(vault, payee))
@@ -86,6 +91,7 @@ def test_organisation_is_migrated_before_its_accounts(world: VmWorld) -> None:
 def test_only_earlier_layouts_of_own_accounts_are_migrated(world: VmWorld) -> None:
     vault, other = world.wallet(), VmWorld(world.vm, org_id="other", mint=world.mint)
     migrate = world.build.migrate(payer=world.payer, account=vault)
+    world.vm.succeed(migrate)
     world.vm.refuse("UnsupportedLayout", migrate)
     with_layout(world, vault, LATER)
     world.vm.refuse("UnsupportedLayout", migrate)

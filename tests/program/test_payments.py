@@ -41,7 +41,8 @@ def test_payment_moves_the_amount_and_reports_everything(world: VmWorld, by_sess
             "reference": reference,
             "co_signed": 0,
             "by_session": int(by_session),
-            "reserved": bytes(6),
+            "payee": 0,
+            "reserved": bytes(5),
         },
     )
 

@@ -9,6 +9,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import Addresses
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.instructions import Instructions
+from app.chain.payees import first_paid
 from app.localnet import Localnet
 from idl.codec import Codec, CodecError
 
@@ -55,6 +56,10 @@ class PresentInstructions(Instructions):
 
     def close_budget(self, **given: Any) -> Instruction:
         return super().close_budget(**self._version(given["budget"], "expected_version") | given)
+
+    def forget_payee(self, **given: Any) -> Instruction:
+        paid = first_paid(self._read(given["vault"]) or b"", given["address"])
+        return super().forget_payee(**{"first_paid": paid or 0} | given)
 
     def unfreeze_budget(self, **given: Any) -> Instruction:
         sequence = {"expected_sequence": self._number(given["budget"], "frozen_sequence")}

@@ -29,6 +29,7 @@ LABELS: Mapping[str, str] = {
     "allowed_recipients": "Recipients",
     "blocked_categories": "Blocked categories",
     "require_co_sign": "Approval above",
+    "new_recipient_cap": "New recipients",
     "approvals": "Approvals by people",
     "expiry": "Ends",
     "max_open_escrows": "Open escrows",

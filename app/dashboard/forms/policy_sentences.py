@@ -12,7 +12,7 @@ from app.core.timestamps import parse_iso_ms
 from app.dashboard.forms.formatting import LABELS, Words, moment, short, usdc, words
 from app.policies.models import MAX_OPEN_ESCROWS
 
-MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
+MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign", "new_recipient_cap")
 _UNSET: Mapping[str, str] = {
     "velocity_cap": "no cap",
     "require_co_sign": "never",
@@ -164,6 +164,12 @@ def _approval(value: str | None, _: Reader) -> Words:
     return f"An agent's payment of more than {usdc(value)} USDC waits for an operator's approval."
 
 
+def _new_recipients(value: str | None, _: Reader) -> Words:
+    if value is None:
+        return "New recipients have no cap of their own."
+    return f"Until 24 hours after its first payment, a recipient gets at most {usdc(value)} USDC without an approval."
+
+
 def _people(value: Mapping[str, Any] | None, _: Reader) -> Words:
     if value is None:
         return "No payment needs approvals by several people."
@@ -222,6 +228,7 @@ _SAYS: Mapping[str, Callable[[Any, Reader], Words]] = {
     "allowed_recipients": _recipients,
     "blocked_categories": _categories,
     "require_co_sign": _approval,
+    "new_recipient_cap": _new_recipients,
     "approvals": _people,
     "expiry": _end,
     "max_open_escrows": _escrows,

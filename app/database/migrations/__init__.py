@@ -40,6 +40,7 @@ REVISIONS = (
     "0022",
     "0023",
     "0024",
+    "0025",
 )
 """All revisions, oldest first. Their numbers are not in order.
 

@@ -98,6 +98,10 @@ class Wallets(_core.Resource[_core.Core]):
         """Withdraw USDC from a wallet to the reserve."""
         return self._core.call(_core.Call[types.Withdrawn]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/withdraw", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
+    def forget_recipient(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ForgetRecipient]) -> types.WalletDetail:
+        """Declare a recipient unknown to a wallet."""
+        return self._core.call(_core.Call[types.WalletDetail]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/forget-recipient", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
+
     def rotate_session_token(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RotateToken]) -> types.SessionToken:
         """Rotate the session token."""
         return self._core.call(_core.Call[types.SessionToken]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/rotate-token", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
@@ -571,6 +575,10 @@ class AsyncWallets(_core.Resource[_core.AsyncCore]):
         """Withdraw USDC from a wallet to the reserve."""
         return self._core.call(_core.Call[types.Withdrawn]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/withdraw", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
+    def forget_recipient(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ForgetRecipient]) -> Awaitable[types.WalletDetail]:
+        """Declare a recipient unknown to a wallet."""
+        return self._core.call(_core.Call[types.WalletDetail]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/forget-recipient", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
+
     def rotate_session_token(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RotateToken]) -> Awaitable[types.SessionToken]:
         """Rotate the session token."""
         return self._core.call(_core.Call[types.SessionToken]("POST", f"/v1/wallets/{quote(wallet_id, safe='')}/rotate-token", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
@@ -971,6 +979,7 @@ OPERATIONS = (
     "fund_wallet",
     "fund_wallets",
     "withdraw_from_wallet",
+    "forget_recipient",
     "rotate_session_token",
     "put_topup_rule",
     "get_topup_rule",

@@ -440,6 +440,10 @@ class ClonePolicy(TypedDict):
     """
     The expiry. Afterwards nothing is paid and the wallets are frozen.
     """
+    new_recipient_cap: NotRequired[str | None]
+    """
+    The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none.
+    """
     max_open_escrows: NotRequired[int | None]
     """
     The maximum number of open escrows of a wallet. Null means 64.
@@ -725,6 +729,10 @@ class CreatePolicy(TypedDict):
     """
     The expiry. Afterwards nothing is paid and the wallets are frozen.
     """
+    new_recipient_cap: NotRequired[str | None]
+    """
+    The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none.
+    """
     max_open_escrows: NotRequired[int | None]
     """
     The maximum number of open escrows of a wallet. Null means 64.
@@ -795,7 +803,7 @@ class CreateWebhook(TypedDict):
     """
     The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses.
     """
-    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'slack.changed', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
+    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'slack.changed', 'policy.updated', 'policy.expired', 'recipient.first_paid', 'recipient.known', 'recipient.forgotten', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
     """
     The names of the events to receive, or `*` for all.
     """
@@ -1252,6 +1260,17 @@ class FetchPaidResource(TypedDict):
     allow_unverified_recipient: NotRequired[bool]
     """
     True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
+    """
+
+
+class ForgetRecipient(TypedDict):
+    """
+    Body of a request to declare a recipient unknown to a wallet.
+    """
+
+    recipient: str
+    """
+    The recipient.
     """
 
 
@@ -2056,6 +2075,10 @@ class Policy(TypedDict):
     """
     The expiry. Afterwards nothing is paid and the wallets are frozen.
     """
+    new_recipient_cap: str | None
+    """
+    The maximum sum for an address until 24 hours after its first payment. Null means no cap.
+    """
     max_open_escrows: int | None
     """
     The maximum number of open escrows of a wallet. Null means 64.
@@ -2149,6 +2172,10 @@ class PreviewPolicy(TypedDict):
     expiry: NotRequired[str | None]
     """
     The expiry. Afterwards nothing is paid and the wallets are frozen.
+    """
+    new_recipient_cap: NotRequired[str | None]
+    """
+    The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none.
     """
     max_open_escrows: NotRequired[int | None]
     """
@@ -3208,6 +3235,10 @@ class UpdatePolicy(TypedDict):
     """
     The expiry. Afterwards nothing is paid and the wallets are frozen.
     """
+    new_recipient_cap: NotRequired[str | None]
+    """
+    The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none.
+    """
     max_open_escrows: NotRequired[int | None]
     """
     The maximum number of open escrows of a wallet. Null means 64.
@@ -3278,7 +3309,7 @@ class UpdateWebhook(TypedDict):
     """
     The new URL. If this is omitted, the URL stays the same.
     """
-    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'slack.changed', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
+    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'slack.changed', 'policy.updated', 'policy.expired', 'recipient.first_paid', 'recipient.known', 'recipient.forgotten', 'budget.created', 'budget.updated', 'budget.frozen', 'budget.unfrozen', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
     """
     The new list of subscribed events. If this is omitted, the list stays the same.
     """

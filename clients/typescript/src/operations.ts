@@ -41,6 +41,7 @@ export type Export = components["schemas"]["Export"];
 export type ExportPage = components["schemas"]["ExportPage"];
 export type FetchPaidResource = components["schemas"]["FetchPaidResource"];
 export type FetchedResource = components["schemas"]["FetchedResource"];
+export type ForgetRecipient = components["schemas"]["ForgetRecipient"];
 export type FundWallet = components["schemas"]["FundWallet"];
 export type FundWallets = components["schemas"]["FundWallets"];
 export type Funded = components["schemas"]["Funded"];
@@ -236,6 +237,11 @@ export class WalletsResource extends Resource {
   /** Withdraw USDC from a wallet to the reserve. */
   withdrawFrom(walletId: string, body: WithdrawFromWallet, options: Options = {}): Promise<Withdrawn> {
     return this.core.call<Withdrawn>({ method: "POST", path: `/v1/wallets/${encodeURIComponent(walletId)}/withdraw`, body, keyed: true }, options);
+  }
+
+  /** Declare a recipient unknown to a wallet. */
+  forgetRecipient(walletId: string, body: ForgetRecipient, options: Options = {}): Promise<WalletDetail> {
+    return this.core.call<WalletDetail>({ method: "POST", path: `/v1/wallets/${encodeURIComponent(walletId)}/forget-recipient`, body, keyed: true }, options);
   }
 
   /** Rotate the session token. */
@@ -738,6 +744,7 @@ export const OPERATIONS = [
   "fund_wallet",
   "fund_wallets",
   "withdraw_from_wallet",
+  "forget_recipient",
   "rotate_session_token",
   "put_topup_rule",
   "get_topup_rule",

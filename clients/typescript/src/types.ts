@@ -457,6 +457,8 @@ export interface components {
             requireCoSign?: string | null;
             /** @description The expiry. Afterwards nothing is paid and the wallets are frozen. */
             expiry?: string | null;
+            /** @description The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none. */
+            newRecipientCap?: string | null;
             /** @description The maximum number of open escrows of a wallet. Null means 64. */
             maxOpenEscrows?: number | null;
             /** @description True if a wallet may grant allowances to a delegate. */
@@ -628,6 +630,8 @@ export interface components {
             requireCoSign?: string | null;
             /** @description The expiry. Afterwards nothing is paid and the wallets are frozen. */
             expiry?: string | null;
+            /** @description The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none. */
+            newRecipientCap?: string | null;
             /** @description The maximum number of open escrows of a wallet. Null means 64. */
             maxOpenEscrows?: number | null;
             /** @description True if a wallet may grant allowances to a delegate. */
@@ -663,7 +667,7 @@ export interface components {
             /** @description The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses. */
             url: string;
             /** @description The names of the events to receive, or `*` for all. */
-            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "slack.changed" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "slack.changed" | "policy.updated" | "policy.expired" | "recipient.first_paid" | "recipient.known" | "recipient.forgotten" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
         };
         /**
          * @description The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
@@ -995,6 +999,11 @@ export interface components {
             payment: components["schemas"]["Transaction"] | null;
             /** @description A warning for each skipped offer that is malformed or cannot be paid. Empty if an earlier run of the request issued the payment. */
             warnings: string[];
+        };
+        /** @description Body of a request to declare a recipient unknown to a wallet. */
+        ForgetRecipient: {
+            /** @description The recipient. */
+            recipient: string;
         };
         /** @description Body of a funding from the reserve. */
         FundWallet: {
@@ -1502,6 +1511,8 @@ export interface components {
             require_co_sign: string | null;
             /** @description The expiry. Afterwards nothing is paid and the wallets are frozen. */
             expiry: string | null;
+            /** @description The maximum sum for an address until 24 hours after its first payment. Null means no cap. */
+            new_recipient_cap: string | null;
             /** @description The maximum number of open escrows of a wallet. Null means 64. */
             max_open_escrows: number | null;
             /** @description True if a wallet may grant allowances to a delegate; false in the presets. */
@@ -1624,6 +1635,8 @@ export interface components {
             requireCoSign?: string | null;
             /** @description The expiry. Afterwards nothing is paid and the wallets are frozen. */
             expiry?: string | null;
+            /** @description The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none. */
+            newRecipientCap?: string | null;
             /** @description The maximum number of open escrows of a wallet. Null means 64. */
             maxOpenEscrows?: number | null;
             /** @description True if a wallet may grant allowances to a delegate. */
@@ -2391,6 +2404,8 @@ export interface components {
             requireCoSign?: string | null;
             /** @description The expiry. Afterwards nothing is paid and the wallets are frozen. */
             expiry?: string | null;
+            /** @description The maximum sum for an address until 24 hours after its first payment. An approved payment lifts the cap for its recipient at once, and listed recipients have none. */
+            newRecipientCap?: string | null;
             /** @description The maximum number of open escrows of a wallet. Null means 64. */
             maxOpenEscrows?: number | null;
             /** @description True if a wallet may grant allowances to a delegate. */
@@ -2435,7 +2450,7 @@ export interface components {
             /** @description The new URL. If this is omitted, the URL stays the same. */
             url?: string;
             /** @description The new list of subscribed events. If this is omitted, the list stays the same. */
-            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "slack.changed" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "slack.changed" | "policy.updated" | "policy.expired" | "recipient.first_paid" | "recipient.known" | "recipient.forgotten" | "budget.created" | "budget.updated" | "budget.frozen" | "budget.unfrozen" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
             /**
              * @description The new status: `enabled` ends the pause of a degraded webhook and sends its queue.
              * @constant

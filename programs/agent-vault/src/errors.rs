@@ -211,6 +211,12 @@ pub enum VaultError {
     BudgetParentRequired,
     #[msg("The parent of a budget must not have a parent itself.")]
     BudgetTooDeep,
+    #[msg("The payee is not known yet, and its cap or the room for strangers is used up.")]
+    NewRecipientCapped,
+    #[msg("The vault has no room for the payees that the policy's cap needs. Migrate the vault first.")]
+    PayeeListsRequired,
+    #[msg("The vault does not know this payee.")]
+    PayeeUnknown,
 }
 
 impl From<EscrowRefusal> for VaultError {
@@ -246,6 +252,7 @@ impl From<Rule> for VaultError {
             Rule::BudgetMaxTotal => VaultError::BudgetMaxTotalExceeded,
             Rule::BudgetExpired => VaultError::BudgetExpired,
             Rule::BudgetFrozen => VaultError::BudgetFrozen,
+            Rule::NewRecipient => VaultError::NewRecipientCapped,
         }
     }
 }

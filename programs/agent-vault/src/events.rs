@@ -474,6 +474,16 @@ pub struct RecipientRegistered {
     pub reserved: [u8; 6],
 }
 
+/// The operator declared a payee unknown.
+#[event(bytemuck)]
+pub struct PayeeForgotten {
+    pub org: Address,
+    pub vault: Address,
+    pub address: Address,
+    pub signer: Address,
+    pub sequence: u64,
+}
+
 /// The operator approved a payment, an escrow or an allowance in advance.
 #[event(bytemuck)]
 pub struct PaymentApproved {
@@ -530,7 +540,10 @@ pub struct PaymentExecuted {
     pub co_signed: u8,
     /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
-    pub reserved: [u8; 6],
+    /// Bit 0: the vault's first payment to its payee; bit 1: the payee has become known. Zero without
+    /// `new_recipient_cap`.
+    pub payee: u8,
+    pub reserved: [u8; 5],
 }
 
 /// A vault locked money for a task.
@@ -570,7 +583,10 @@ pub struct EscrowCreated {
     pub co_signed: u8,
     /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
-    pub reserved: [u8; 3],
+    /// Bit 0: the vault's first payment to its payee; bit 1: the payee has become known. Zero without
+    /// `new_recipient_cap`.
+    pub payee: u8,
+    pub reserved: [u8; 2],
 }
 
 /// A party disputed an escrow.
@@ -705,7 +721,10 @@ pub struct AllowanceGranted {
     pub co_signed: u8,
     /// One if the session authority signed, zero if only the operator did.
     pub by_session: u8,
-    pub reserved: [u8; 6],
+    /// Bit 0: the vault's first payment to its payee; bit 1: the payee has become known. Zero without
+    /// `new_recipient_cap`.
+    pub payee: u8,
+    pub reserved: [u8; 5],
 }
 
 /// An allowance was settled. `amount` is no longer held, and `spent` counts as spending from `timestamp` on.
@@ -787,6 +806,7 @@ mod tests {
             restricted: odd,
             max_open_escrows: some(8).map(|number| u32::try_from(number).unwrap()),
             allow_allowances: odd,
+            new_recipient_cap: odd.then_some(u64::MAX - 8),
         }
     }
 

@@ -322,6 +322,19 @@ pub mod agent_vault {
         )
     }
 
+    /// Declares a payee unknown, so that `new_recipient_cap` applies to it again. The operator signs.
+    /// - `address`: The payee: the owner of the paid token account.
+    /// - `first_paid`: Unix time of its first payment, which names the payee's entry: a copy kept for later fails once
+    ///   the payee has a new entry.
+    pub fn forget_payee(
+        ctx: &mut Context<ForgetPayee>,
+        address: Address,
+        first_paid: i64,
+        _end: End,
+    ) -> Result<()> {
+        forget_payee::handler(ctx, address, first_paid)
+    }
+
     /// Withdraws an unused approval. Anyone may close an expired one.
     pub fn close_approval(ctx: &mut Context<CloseApproval>, _end: End) -> Result<()> {
         close_approval::handler(ctx)
@@ -439,8 +452,9 @@ pub mod agent_vault {
         settle_allowance::handler(ctx)
     }
 
-    /// Enlarges an account of an earlier layout to the current one; the new fields are zero. Anyone may call it. Other
-    /// instructions refuse accounts that do not have the current layout.
+    /// Enlarges an account of an earlier layout to the current one; the new fields are zero. Adds to a vault the lists of
+    /// payees that `new_recipient_cap` needs. Anyone may call it. Other instructions refuse accounts that do not have
+    /// the current layout.
     pub fn migrate(ctx: &mut Context<Migrate>, _end: End) -> Result<()> {
         migrate::handler(ctx)
     }

@@ -6,8 +6,8 @@ use crate::{
     inputs, start, Amount, Step,
 };
 use agent_vault_policy::{
-    assess, authorize, Budget, Budgets, Category, Ledger, Limits, Payment, Refusal, Rules, Standing,
-    UnixTime, Usdc,
+    assess, authorize, payees::NewRecipient, Budget, Budgets, Category, Ledger, Limits, Payment, Refusal,
+    Rules, Standing, UnixTime, Usdc,
 };
 use bolero::TypeGenerator;
 
@@ -179,7 +179,16 @@ type Judged = (u8, (u8, bool, u64, u64));
 /// passes.
 fn assert_previewed(case: &Case, ledger: &Ledger, budgets: &Budgets<Budget>, judged: &[Judged]) {
     let ask = |clock: i64| {
-        assess(&case.rules, ledger, budgets, &case.payment, case.standing, UnixTime(clock)).unwrap()
+        assess(
+            &case.rules,
+            ledger,
+            budgets,
+            &NewRecipient::default(),
+            &case.payment,
+            case.standing,
+            UnixTime(clock),
+        )
+        .unwrap()
     };
     for verdict in ask(case.clock) {
         let (code, level) = (verdict.rule as u8, verdict.level as u8);

@@ -119,6 +119,11 @@ def _(party: Party) -> Instruction:
     return party.build.freeze_budget(signer=party.authority, budget=party.company)
 
 
+@way("forget_payee")
+def _(party: Party) -> Instruction:
+    return party.build.forget_payee(operator=party.operator, vault=party.capped, address=party.merchant.owner)
+
+
 @way("unfreeze_budget")
 def _(party: Party) -> Instruction:
     return party.build.unfreeze_budget(authority=party.authority, budget=party.frozen_budget)

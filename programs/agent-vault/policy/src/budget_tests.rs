@@ -4,7 +4,7 @@ extern crate std;
 
 use crate::{
     assess, authorize,
-    tests::{plain, step, Random, NO_BUDGETS},
+    tests::{plain, step, Random, NEW, NO_BUDGETS},
     window::month_end,
     Budget, Charge, Charges, Ledger, Level, Limits, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime,
     Usdc, Violation,
@@ -202,6 +202,7 @@ fn a_total_outlasts_days_and_months_and_counts_held_money() {
         &Rules::default(),
         &Ledger::default(),
         &[Some(shared.budget()), None],
+        &NEW,
         &plain(16),
         Standing::default(),
         UnixTime(later),
@@ -249,7 +250,8 @@ fn a_vault_that_is_ahead_of_the_clock_does_not_move_the_budget() {
     assert_eq!((charges.vault.at.0, shared.ledger.last), (NOW.0 + 200_000, NOW));
     // The preview refuses every payment that would be refused, whatever the vault's time
     let budgets = [Some(shared.budget()), None];
-    let verdicts = assess(&Rules::default(), &ahead, &budgets, &plain(1), Standing::default(), NOW).unwrap();
+    let verdicts =
+        assess(&Rules::default(), &ahead, &budgets, &NEW, &plain(1), Standing::default(), NOW).unwrap();
     assert!(!verdicts[12].passed);
     // A budget that is ahead makes no room if the clock steps back
     shared.ledger.last = UnixTime(NOW.0 + 500);
@@ -298,17 +300,18 @@ fn budgets_are_judged_after_the_month_and_before_the_co_signature() {
     assert_eq!(reported(&rules, &pots), Some((Rule::RequireCoSign, Level::Vault)));
     // The verdicts come in the same order
     let budgets = [Some(strict.budget()), Some(strict.budget())];
-    let verdicts = assess(&rules, &Ledger::default(), &budgets, &plain(1), Standing::default(), NOW).unwrap();
+    let verdicts =
+        assess(&rules, &Ledger::default(), &budgets, &NEW, &plain(1), Standing::default(), NOW).unwrap();
     let codes = verdicts.map(|verdict| (verdict.rule as u8, verdict.level as u8));
     let own = (0..9).map(|rule| (rule, 0));
     let shared = [1, 2].into_iter().flat_map(|level| [15, 14, 13, 10, 11, 12].map(|rule| (rule, level)));
-    assert!(own.chain(shared).chain([(9, 0)]).eq(codes));
+    assert!(own.chain(shared).chain([(9, 0), (16, 0)]).eq(codes));
 }
 
 #[test]
 fn without_budgets_their_rules_are_not_set() {
     let verdicts =
-        assess(&Rules::default(), &Ledger::default(), &NO_BUDGETS, &plain(1), Standing::default(), NOW)
+        assess(&Rules::default(), &Ledger::default(), &NO_BUDGETS, &NEW, &plain(1), Standing::default(), NOW)
             .unwrap();
     for verdict in &verdicts[9..21] {
         assert_eq!((verdict.set, verdict.passed, verdict.retry_at), (false, true, Some(NOW)));
@@ -351,9 +354,16 @@ fn what_the_budgets_refuse_passes_at_the_time_their_verdicts_name_and_not_a_seco
                 }
                 continue;
             }
-            let verdicts =
-                assess(&Rules::default(), vault, &budgets, &payment, Standing::default(), UnixTime(clock))
-                    .unwrap();
+            let verdicts = assess(
+                &Rules::default(),
+                vault,
+                &budgets,
+                &NEW,
+                &payment,
+                Standing::default(),
+                UnixTime(clock),
+            )
+            .unwrap();
             let at = verdicts.iter().filter(|one| one.set).map(|one| one.retry_at.unwrap().0).max().unwrap();
             assert!(judge(at).is_ok(), "seed {seed}");
             assert!(judge(at - 1).is_err(), "seed {seed}");

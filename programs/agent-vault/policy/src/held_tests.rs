@@ -4,7 +4,7 @@ extern crate std;
 
 use crate::{
     assess, authorize,
-    tests::{plain, step, Random, NO_BUDGETS},
+    tests::{plain, step, Random, NEW, NO_BUDGETS},
     Budget, Ledger, Limits, Rule, Rules, Standing, UnixTime, Usdc,
 };
 use std::{env, vec::Vec};
@@ -97,7 +97,7 @@ fn held_money_that_refuses_names_no_time() {
         ledger.record(UnixTime(START), Usdc(spent), 1).unwrap();
         ledger.held = Usdc(held);
         let verdicts =
-            assess(&rules, &ledger, &NO_BUDGETS, &plain(amount), Standing::default(), UnixTime(START))
+            assess(&rules, &ledger, &NO_BUDGETS, &NEW, &plain(amount), Standing::default(), UnixTime(START))
                 .unwrap();
         [Rule::MaxPerDay, Rule::MaxPerMonth].map(|rule| {
             let verdict = verdicts.iter().find(|verdict| verdict.rule == rule).unwrap();

@@ -3,11 +3,13 @@
 //! The crate is pure: [`authorize`] decides without changing anything, and [`Ledger::charge`] records the decision. A
 //! refusal therefore leaves the ledger as it was. The on-chain program is the only caller that moves money.
 //!
-//! [`authorize`] judges the rules in one fixed order and reports the first one that refuses.
+//! [`authorize`] judges the rules in one fixed order and reports the first one that refuses. [`Payees::pay`] judges
+//! `new_recipient` after them, and records the payee.
 #![no_std]
 
 mod budget;
 pub mod escrow;
+pub mod payees;
 pub mod rules;
 mod types;
 mod units;
@@ -15,6 +17,7 @@ mod verdict;
 mod window;
 
 pub use budget::{AsBudget, Budget, Budgets, LEVELS};
+pub use payees::Payees;
 pub use types::{
     Category, Ledger, Level, Limits, Payment, Place, Refusal, Rule, Rules, Standing, Violation, CATEGORIES,
 };

@@ -6,13 +6,16 @@
 extern crate std;
 
 use crate::{
-    window::month_end, Budget, Budgets, Category, Charge, Ledger, Payment, Refusal, Rules, Standing,
-    UnixTime, Usdc, Verdict,
+    payees::NewRecipient, window::month_end, Budget, Budgets, Category, Charge, Ledger, Payment, Refusal,
+    Rules, Standing, UnixTime, Usdc, Verdict,
 };
 use std::{env, vec::Vec};
 
 /// The budgets of a vault that has none.
 pub(crate) const NO_BUDGETS: Budgets<Budget> = [None; 2];
+
+/// A policy without `new_recipient_cap`.
+pub(crate) const NEW: NewRecipient = NewRecipient { cap: None, payees: None, key: [0; 2] };
 
 /// [`crate::authorize`] for a vault without a budget.
 fn authorize(
@@ -32,8 +35,8 @@ fn assess(
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<[Verdict; 22], Refusal> {
-    crate::assess(rules, ledger, &NO_BUDGETS, payment, standing, clock)
+) -> Result<[Verdict; 23], Refusal> {
+    crate::assess(rules, ledger, &NO_BUDGETS, &NEW, payment, standing, clock)
 }
 
 /// Marsaglia's xorshift64*, reproducible from its seed.

@@ -37,8 +37,8 @@ pub enum Rule {
     MaxPerDay = 7,
     /// The payment would exceed the maximum spending in the UTC calendar month.
     MaxPerMonth = 8,
-    /// The amount is above the threshold and lacks a co-signature. This rule is judged last, whatever its code, so that
-    /// no operator is asked to approve a payment that another rule refuses anyway.
+    /// The amount is above the threshold and lacks a co-signature. This rule is judged after the preceding and
+    /// the budgets' rules, so that no operator is asked to approve a payment that another rule refuses anyway.
     RequireCoSign = 9,
     /// The payment would exceed the shared budget's maximum spending in 24 hours.
     BudgetMaxPerDay = 10,
@@ -52,6 +52,9 @@ pub enum Rule {
     BudgetExpired = 14,
     /// The vault's shared budget is frozen.
     BudgetFrozen = 15,
+    /// A stranger would get more than the policy's cap, or the vault remembers no further stranger. This rule is judged
+    /// after all others.
+    NewRecipient = 16,
 }
 
 /// The level that sets a rule. The discriminants are the codes used on-chain.

@@ -2,6 +2,7 @@
 
 use crate::{
     budget::{Budget, Budgets, LEVELS},
+    payees::NewRecipient,
     rules,
     types::{Ledger, Level, Payment, Refusal, Rule, Rules, Standing, Violation},
     units::UnixTime,
@@ -39,7 +40,7 @@ impl Verdict {
     }
 
     /// Builds the verdict of a rule that is set. Its `retry_at` starts as `None`, which means that waiting does not
-    /// help; [`assess`] fills it in afterwards.
+    /// help; [`assess`] fills it in afterwards unless the rule does itself.
     #[inline(always)]
     pub(crate) fn set(rule: Rule, passed: bool, limit: u64, attempted: u64, headroom: u64) -> Self {
         Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None, level: Level::Vault }
@@ -67,7 +68,7 @@ impl Verdict {
             {
                 Ok(Some(ledger.month.ends_at))
             }
-            _ => Ok(None),
+            _ => Ok(self.retry_at),
         }
     }
 
@@ -92,10 +93,11 @@ pub fn assess(
     rules: &Rules,
     ledger: &Ledger,
     budgets: &Budgets<Budget>,
+    new_recipient: &NewRecipient,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<[Verdict; 22], Refusal> {
+) -> Result<[Verdict; 23], Refusal> {
     let now = ledger.time(clock);
     let [budget, parent] = budgets;
     let own = [
@@ -115,7 +117,8 @@ pub fn assess(
         ),
         rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now),
     ];
-    let mut verdicts = [rules::require_co_sign::check(rules, payment); 22];
+    let mut verdicts = [rules::require_co_sign::check(rules, payment); 23];
+    verdicts[22] = new_recipient.check(payment, now);
     let (of_vault, shared) = verdicts.split_at_mut(own.len());
     for (place, verdict) in of_vault.iter_mut().zip(own) {
         *place = verdict;

@@ -5,12 +5,14 @@ use crate::{
     errors::VaultError,
     instructions::clock,
     state::{
-        check_parent, same_address, AllowlistAccount, Budget, Ledger, Org, Outlined, Policy, Unloaded, Vault,
+        check_parent, payee_key, payees_of, same_address, AllowlistAccount, Budget, Ledger, Org, Outlined,
+        Policy, Unloaded, Vault,
     },
     token,
 };
 use agent_vault_policy::{
     self as policy, assess,
+    payees::NewRecipient,
     rules::{allowed_recipients, blocked_categories},
     AsBudget, Level, Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
 };
@@ -48,11 +50,11 @@ pub struct PaymentCheck {
     /// waiting does not help.
     pub retry_at: Option<i64>,
     /// Code of the error that stops the payment although it breaks no rule: a zero amount, a payment to the vault
-    /// itself, or a balance that is too low.
+    /// itself, a balance that is too low, or a vault without the lists that `new_recipient_cap` needs.
     pub error: Option<u32>,
     /// The vault's balance in micro-USDC that outstanding payments do not use up.
     pub balance: u64,
-    /// The verdicts, in the order of judgement: 16, or 22 if the vault's budget has a parent.
+    /// The verdicts, in the order of judgement: 17, or 23 if the vault's budget has a parent.
     pub rules: Vec<RuleVerdict>,
 }
 
@@ -147,7 +149,12 @@ pub fn handler(
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
-    let mut verdicts = verdicts_of(&a.policy.rules(), &ledger, &budgets, &payment, stops, clock)?;
+    // SAFETY: the lists are only read.
+    let payees = unsafe { payees_of(*a.vault.account()) }.ok();
+    let cap = a.policy.new_recipient_cap();
+    let new_recipient = NewRecipient { cap, payees: payees.as_deref(), key: payee_key(&recipient) };
+    let mut verdicts =
+        verdicts_of(&a.policy.rules(), &ledger, &budgets, &new_recipient, &payment, stops, clock)?;
     if let Some(at) = standing.effective_at.filter(|at| now < *at) {
         let later = standing_at(at)?;
         let then = Payment { listed: later.listed, category: later.category, ..payment };
@@ -155,7 +162,8 @@ pub fn handler(
     }
     let balance = token::balance(a.vault_tokens.account(), &a.org.token_program)?;
     let balance = balance.saturating_sub(outstanding.amount);
-    let error = stopped(a, amount, &recipient, balance);
+    let lists_missing = payees.is_none() && cap.is_some() && !payment.listed;
+    let error = stopped(a, amount, &recipient, balance, lists_missing);
     let passed = error.is_none() && verdicts.iter().all(|verdict| verdict.passed);
     // Waiting does not help if the policy or a budget expires first.
     let of_budgets = budgets.map(|budget| budget.and_then(|budget| budget.limits.expires_at));
@@ -190,22 +198,33 @@ fn verdicts_of(
     rules: &Rules,
     ledger: &policy::Ledger,
     budgets: &policy::Budgets<policy::Budget>,
+    new_recipient: &NewRecipient,
     payment: &Payment,
     stops: Standing,
     clock: UnixTime,
 ) -> Result<Vec<Verdict>> {
-    Ok(assess(rules, ledger, budgets, payment, stops, clock).map_err(VaultError::from)?.to_vec())
+    Ok(assess(rules, ledger, budgets, new_recipient, payment, stops, clock)
+        .map_err(VaultError::from)?
+        .to_vec())
 }
 
 /// Returns the code of the error that stops the payment although no rule does. See [`PaymentCheck::error`]. `balance`
 /// is the part of the vault's balance that outstanding payments do not use up.
-fn stopped(a: &CheckPayment, amount: u64, recipient: &Address, balance: u64) -> Option<u32> {
+fn stopped(
+    a: &CheckPayment,
+    amount: u64,
+    recipient: &Address,
+    balance: u64,
+    lists_missing: bool,
+) -> Option<u32> {
     let error = if amount == 0 {
         VaultError::ZeroAmount
     } else if same_address(recipient, a.vault.address()) {
         VaultError::PaymentToSelf
     } else if amount > balance {
         VaultError::InsufficientBalance
+    } else if lists_missing {
+        VaultError::PayeeListsRequired
     } else {
         return None;
     };

@@ -3,7 +3,7 @@
 
 use super::{
     set_aside::{set_aside, SetAside},
-    spending::{judge, use_approval, Spending},
+    spending::{first_payment, judge, use_approval, Spending},
 };
 use crate::{
     errors::VaultError,
@@ -116,14 +116,14 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     let token_program = &a.org.token_program;
     let vault = *a.vault.account();
     let receiver = a.receiver.address();
-    let allowed = judge(&Spending {
+    let spending = Spending {
         signer: a.signer.address(),
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
         budget: a.budget.as_ref(),
         budget_parent: a.budget_parent.as_ref(),
-        address: vault.address(),
+        account: &vault,
         recipient: receiver,
         amount: terms.amount,
         kind: SpendingKind::Escrow,
@@ -140,7 +140,9 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         co_signer: a.co_signer.is_some(),
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
-    })?;
+    };
+    let allowed = judge(&spending)?;
+    let payee = first_payment(&spending, &allowed)?;
     let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, org)?;
     let kinds = terms.proof_kinds;
     require!(kinds != 0 && kinds & !proof::ALL == 0, VaultError::InvalidProofKinds);
@@ -221,7 +223,8 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         receiver_is_vault: escrow.receiver_is_vault,
         co_signed: u8::from(allowed.co_signed),
         by_session: u8::from(allowed.by_session),
-        reserved: [0; 3],
+        payee,
+        reserved: [0; 2],
     };
     emit_event!(ctx, event);
     Ok(())

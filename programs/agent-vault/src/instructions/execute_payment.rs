@@ -1,6 +1,6 @@
 //! Pays from a vault, if its policy allows it.
 
-use super::spending::{judge, use_approval, Allowed, Spending};
+use super::spending::{first_payment, judge, use_approval, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{self, with_event_accounts, Message, PaymentExecuted},
@@ -73,14 +73,14 @@ with_event_accounts! {
 pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Result<()> {
     let token_program = &a.org.token_program;
     let recipient = token::read(a.destination.account(), token_program)?.owner;
-    let Allowed { charges, by_session, co_signed } = judge(&Spending {
+    let spending = Spending {
         signer: a.signer.address(),
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
         budget: a.budget.as_ref(),
         budget_parent: a.budget_parent.as_ref(),
-        address: a.vault.address(),
+        account: a.vault.account(),
         recipient: &recipient,
         amount,
         kind: SpendingKind::Payment,
@@ -90,7 +90,10 @@ pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Res
         co_signer: a.co_signer.is_some(),
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
-    })?;
+    };
+    let allowed = judge(&spending)?;
+    let payee = first_payment(&spending, &allowed)?;
+    let Allowed { charges, by_session, co_signed, .. } = &allowed;
 
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
@@ -132,9 +135,10 @@ pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Res
         balance,
         timestamp: charges.vault.at.0,
         reference: *reference,
-        co_signed: u8::from(co_signed),
-        by_session: u8::from(by_session),
-        reserved: [0; 6],
+        co_signed: u8::from(*co_signed),
+        by_session: u8::from(*by_session),
+        payee,
+        reserved: [0; 5],
     };
     events::send(a.event_authority.account(), Message::new(event).as_bytes());
     Ok(())

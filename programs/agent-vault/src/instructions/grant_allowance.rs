@@ -2,7 +2,7 @@
 
 use super::{
     set_aside::{set_aside, SetAside},
-    spending::{judge, use_approval, Spending},
+    spending::{first_payment, judge, use_approval, Spending},
 };
 use crate::{
     errors::VaultError,
@@ -104,14 +104,14 @@ pub fn handler(
     let destination = a.destination.account();
     let recipient = token::payable_owner(destination, token_program, a.mint.address())?;
     check_delegate(a)?;
-    let allowed = judge(&Spending {
+    let spending = Spending {
         signer: a.signer.address(),
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
         budget: a.budget.as_ref(),
         budget_parent: a.budget_parent.as_ref(),
-        address: vault.address(),
+        account: &vault,
         recipient: &recipient,
         amount,
         kind: SpendingKind::Allowance,
@@ -122,7 +122,9 @@ pub fn handler(
         co_signer: false,
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
-    })?;
+    };
+    let allowed = judge(&spending)?;
+    let payee = first_payment(&spending, &allowed)?;
     let now = allowed.charges.vault.at.0;
     let mut latest = now.saturating_add(MAX_ALLOWANCE_SECONDS);
     if allowed.by_session {
@@ -219,7 +221,8 @@ pub fn handler(
         policy_version: allowance.policy_version,
         co_signed: u8::from(allowed.co_signed),
         by_session: u8::from(allowed.by_session),
-        reserved: [0; 6],
+        payee,
+        reserved: [0; 5],
     };
     emit_event!(ctx, event);
     Ok(())

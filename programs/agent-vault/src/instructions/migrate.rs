@@ -1,11 +1,11 @@
-//! Brings an account to the current layout.
+//! Brings an account to the current layout, and adds the lists of payees to a vault.
 
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AccountMigrated},
     state::{
         head_of, space_of, write_head, Allowance, ArchivedVault, Budget, Escrow, Head, Org, Outlined, Policy,
-        Recipient, Unloaded, Vault,
+        Recipient, Unloaded, Vault, SPACE_WITH_PAYEES,
     },
     ID,
 };
@@ -39,6 +39,9 @@ struct Present {
     org: usize,
 }
 
+/// Position of the organisation's address in a vault.
+const ORG_OF_VAULT: usize = offset_of!(Vault, org).saturating_add(8);
+
 macro_rules! presents {
     ($($kind:ident),+) => {
         [$(Present { head: head_of::<$kind>(), space: space_of::<$kind>(), org: offset_of!($kind, org).saturating_add(8) }),+]
@@ -52,14 +55,15 @@ macro_rules! presents {
 fn present(data: &[u8]) -> Option<Present> {
     // An organisation's account does not contain its own address.
     let own = Present { head: head_of::<Org>(), space: space_of::<Org>(), org: usize::MAX };
-    let others = presents!(Policy, Budget, Vault, ArchivedVault, Escrow, Allowance, Recipient);
-    [own].into_iter().chain(others).find(|one| data.get(..8) == one.head.get(..8))
+    let vault = Present { head: head_of::<Vault>(), space: SPACE_WITH_PAYEES, org: ORG_OF_VAULT };
+    let others = presents!(Policy, Budget, ArchivedVault, Escrow, Allowance, Recipient);
+    [own, vault].into_iter().chain(others).find(|one| data.get(..8) == one.head.get(..8))
 }
 
 /// See [`crate::agent_vault::migrate`].
 ///
 /// # Errors
-/// [`VaultError::UnsupportedLayout`] if the account's kind cannot be migrated, or its layout is not an earlier one;
+/// [`VaultError::UnsupportedLayout`] if the account's kind cannot be migrated, or there is nothing to add;
 /// [`VaultError::WrongOrg`] if it belongs to a different organisation; `IllegalOwner` if it is not the program's.
 pub fn handler(ctx: &mut Context<Migrate>) -> Result<()> {
     let a = &mut ctx.accounts;
@@ -70,7 +74,8 @@ pub fn handler(ctx: &mut Context<Migrate>) -> Result<()> {
     let Present { head, space, org } = present(data).ok_or(VaultError::UnsupportedLayout)?;
     let previous = data.get(8).copied().unwrap_or(u8::MAX);
     let [.., layout] = head;
-    require!(previous < layout && data.len() <= space, VaultError::UnsupportedLayout);
+    let larger = previous < layout && data.len() <= space || previous == layout && data.len() < space;
+    require!(larger, VaultError::UnsupportedLayout);
     if a.account.is_some() {
         let ours = data.get(org..).is_some_and(|rest| rest.starts_with(a.org.address().as_ref()));
         require!(ours, VaultError::WrongOrg);

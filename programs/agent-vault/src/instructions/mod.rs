@@ -16,6 +16,7 @@ pub mod create_policy;
 pub mod create_wallet;
 pub mod dispute_escrow;
 pub mod execute_payment;
+pub mod forget_payee;
 pub mod freeze_budget;
 pub mod freeze_wallet;
 pub mod fund_wallet;
@@ -49,10 +50,10 @@ mod spending;
 pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
     close_budget::*, close_policy::*, close_wallet::*, create_budget::*, create_escrow::*, create_policy::*,
-    create_wallet::*, dispute_escrow::*, execute_payment::*, freeze_budget::*, freeze_wallet::*,
-    fund_wallet::*, grant_allowance::*, initialize_org::*, migrate::*, register_recipient::*,
-    set_wallet_budget::*, settle_allowance::*, settle_escrow::*, update_budget::*, update_org::*,
-    update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
+    create_wallet::*, dispute_escrow::*, execute_payment::*, forget_payee::*, freeze_budget::*,
+    freeze_wallet::*, fund_wallet::*, grant_allowance::*, initialize_org::*, migrate::*,
+    register_recipient::*, set_wallet_budget::*, settle_allowance::*, settle_escrow::*, update_budget::*,
+    update_org::*, update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
 };
 
 pub use end::End;

@@ -7,11 +7,15 @@ use crate::{
     events::PolicyViolation,
     instructions::clock,
     state::{
-        check_parent, AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded,
-        Vault, NONE,
+        check_parent, payee_key, payees_of, AllowlistAccount, Approval, Budget, Org, Outlined, Policy,
+        SpendingKind, Unloaded, Vault, NONE,
     },
 };
-use agent_vault_policy::{authorize, Charges, Level, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
+#[allow(unused_imports)] // named in documentation
+use agent_vault_policy::payees;
+use agent_vault_policy::{
+    authorize, Category, Charges, Level, Payment, Refusal, Rule, Standing, UnixTime, Usdc,
+};
 use anchor_lang::{address_eq, prelude::*};
 
 /// Money about to leave a vault, and the accounts needed to judge it. The caller has checked that vault, policy,
@@ -29,8 +33,8 @@ pub struct Spending<'a> {
     pub budget: Option<&'a Outlined<Account<Budget>>>,
     /// The parent of the vault's budget.
     pub budget_parent: Option<&'a Outlined<Account<Budget>>>,
-    /// The vault's address.
-    pub address: &'a Address,
+    /// The vault's account.
+    pub account: &'a AccountView,
     /// The address that is paid.
     pub recipient: &'a Address,
     /// Amount in micro-USDC.
@@ -59,9 +63,11 @@ pub struct Allowed {
     pub by_session: bool,
     /// True if the session authority signs, and the operator also signs or has approved.
     pub co_signed: bool,
+    /// True if the recipient is on the policy's allowlist.
+    pub listed: bool,
 }
 
-/// Judges spending without changing anything.
+/// Judges spending by all rules but `new_recipient`, for which [`first_payment`] must follow. Changes nothing.
 ///
 /// # Errors
 /// The refusing rule's error, with a [`PolicyViolation`] logged unless the organisation is paused or the vault frozen;
@@ -82,7 +88,7 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     require!(amount > 0, VaultError::ZeroAmount);
     let by_session = vault.is_session(spending.signer, now)?;
     require!(by_session || org.is_operator(spending.signer), VaultError::Unauthorized);
-    require!(!address_eq(recipient, spending.address), VaultError::PaymentToSelf);
+    require!(!address_eq(recipient, spending.account.address()), VaultError::PaymentToSelf);
     let approved = match spending.approval {
         None => false,
         Some(approval) => {
@@ -110,9 +116,37 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let budgets = [spending.budget, spending.budget_parent].map(|budget| budget.map(|budget| &**budget));
     let ledger = vault.ledger.as_policy();
     match authorize(&policy.rules(), ledger, &budgets, &payment, stops, clock) {
-        Ok(charges) => Ok(Allowed { charges, by_session, co_signed }),
+        Ok(charges) => Ok(Allowed { charges, by_session, co_signed, listed: payment.listed }),
         Err(refusal) => Err(refuse(spending, refusal)),
     }
+}
+
+/// Judges spending by `new_recipient`, after [`judge`] has allowed it by all other rules, and records its payee in the
+/// vault's lists. Returns the bits of [`payees::change`].
+///
+/// # Errors
+/// [`VaultError::NewRecipientCapped`], with a [`PolicyViolation`] logged; [`VaultError::PayeeListsRequired`] if the
+/// vault has no lists.
+#[inline(always)]
+pub fn first_payment(spending: &Spending, allowed: &Allowed) -> Result<u8> {
+    match spending.policy.new_recipient_cap() {
+        Some(cap) if !allowed.listed => record_payee(spending, cap, allowed),
+        _ => Ok(0),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn record_payee(spending: &Spending, cap: Usdc, allowed: &Allowed) -> Result<u8> {
+    // SAFETY: the account holds the vault, which the instruction writes, and its fields end before the lists.
+    let payees = unsafe { payees_of(*spending.account) }?;
+    let Allowed { charges, co_signed, .. } = *allowed;
+    let payment =
+        Payment { amount: Usdc(spending.amount), listed: false, category: Category::default(), co_signed };
+    let sequence = spending.vault.sequence.saturating_add(1);
+    payees
+        .pay(cap, payee_key(spending.recipient), &payment, charges.vault.at, sequence)
+        .map_err(|refusal| refuse(spending, refusal))
 }
 
 /// Closes the approval that replaced the operator's signature, if there is one, and sets `used` to its address.
@@ -146,7 +180,7 @@ fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
             };
             emit!(PolicyViolation {
                 org: spending.vault.org,
-                vault: *spending.address,
+                vault: *spending.account.address(),
                 recipient: *spending.recipient,
                 budget: budget.map_or(NONE, |budget| *budget.address()),
                 limit: violation.limit,

@@ -1,4 +1,4 @@
-//! A policy: the values of its eight rules, shared by all vaults attached to it.
+//! A policy: the values of its rules, shared by all vaults attached to it.
 
 use super::{count_in, count_out, set_value, value_if_set, MAX_OPEN_ESCROWS};
 use crate::errors::VaultError;
@@ -52,6 +52,8 @@ pub struct Policy {
     pub flags: u32,
     /// Maximum number of open escrows per vault; see `flags`.
     pub max_open_escrows: u32,
+    /// Maximum sum for a payee until it is known, in micro-USDC; see `flags`.
+    pub new_recipient_cap: u64,
 }
 
 /// The values of a policy's rules as used in instructions and events. `None` means that the rule is not set.
@@ -77,6 +79,8 @@ pub struct PolicyRules {
     pub max_open_escrows: Option<u32>,
     /// True if vaults may grant allowances.
     pub allow_allowances: bool,
+    /// Maximum sum in micro-USDC for a payee until 24 hours after its first payment, unless the operator consents.
+    pub new_recipient_cap: Option<u64>,
 }
 
 impl PolicyRules {
@@ -92,6 +96,7 @@ impl PolicyRules {
         restricted: false,
         max_open_escrows: None,
         allow_allowances: false,
+        new_recipient_cap: None,
     };
 
     /// Appends the fields in Borsh encoding, in declaration order.
@@ -106,6 +111,7 @@ impl PolicyRules {
         out.push(u8::from(self.restricted));
         write_option(out, self.max_open_escrows.map(u64::from), 4);
         out.push(u8::from(self.allow_allowances));
+        write_option(out, self.new_recipient_cap, 8);
     }
 }
 
@@ -140,6 +146,8 @@ pub mod flag {
     pub const ALLOW_ALLOWANCES: u32 = 256;
     /// Set if a budget's `max_total` is set.
     pub const MAX_TOTAL: u32 = 512;
+    /// Set if `new_recipient_cap` is set.
+    pub const NEW_RECIPIENT_CAP: u32 = 1024;
 }
 
 impl Policy {
@@ -164,6 +172,13 @@ impl Policy {
         self.flags & flag::RESTRICTED != 0
     }
 
+    /// Returns the maximum sum for a payee until it is known. It is kept apart from the other rules, so that payments
+    /// without it cost no more.
+    #[inline(always)]
+    pub fn new_recipient_cap(&self) -> Option<Usdc> {
+        self.value(flag::NEW_RECIPIENT_CAP, self.new_recipient_cap).map(Usdc)
+    }
+
     /// Returns true if vaults may grant allowances.
     pub fn allows_allowances(&self) -> bool {
         self.flags & flag::ALLOW_ALLOWANCES != 0
@@ -182,6 +197,7 @@ impl Policy {
             restricted: self.is_restricted(),
             max_open_escrows: self.value(flag::MAX_OPEN_ESCROWS, self.max_open_escrows),
             allow_allowances: self.allows_allowances(),
+            new_recipient_cap: self.new_recipient_cap().map(|Usdc(cap)| cap),
         }
     }
 
@@ -206,6 +222,7 @@ impl Policy {
         self.expiry = self.take(flag::EXPIRY, rules.expiry);
         self.blocked_categories = rules.blocked_categories;
         self.max_open_escrows = self.take(flag::MAX_OPEN_ESCROWS, rules.max_open_escrows);
+        self.new_recipient_cap = self.take(flag::NEW_RECIPIENT_CAP, rules.new_recipient_cap);
         if rules.restricted {
             self.flags |= flag::RESTRICTED;
         }

@@ -1,8 +1,8 @@
 //! An agent's vault, live and archived.
 
-use super::{check_layout, check_sequence, head_of, next_sequence, seeds, Ledger, NONE};
+use super::{check_layout, check_sequence, head_of, next_sequence, seeds, space_of, Ledger, NONE};
 use crate::errors::VaultError;
-use agent_vault_policy::UnixTime;
+use agent_vault_policy::{payees::Key, Payees, UnixTime};
 use anchor_lang::{address_eq, cpi::rent_exempt_lamports, prelude::*, Discriminator};
 use core::mem::size_of;
 
@@ -56,7 +56,9 @@ macro_rules! vault_account {
 }
 
 vault_account! {
-    /// An agent's vault: it owns a token account that only the program can spend from, and counts the spending.
+    /// An agent's vault: it owns a token account that only the program can spend from, and counts the spending. Behind
+    /// these fields, the account may have the lists of payees: 24 known ones and 8 strangers with 40 bytes each. See
+    /// `agent_vault_policy::payees`.
     Vault {
         /// The shared budget; all zero if there is none and only the policy limits the vault.
         budget: Address,
@@ -81,9 +83,13 @@ vault_account! {
     ArchivedVault {}
 }
 
+/// Size in bytes of a vault's account with its lists of payees, which [`crate::agent_vault::migrate`] adds.
+pub const SPACE_WITH_PAYEES: usize = space_of::<Vault>() + size_of::<Payees>();
+
 /// Size of an archived vault's account in bytes.
 pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
+const _: () = assert!(size_of::<Payees>() == 32 * 40);
 const _: () = assert!(
     size_of::<Vault>()
         == size_of::<ArchivedVault>() + size_of::<Address>() + 5 * size_of::<u64>() + size_of::<Ledger>()
@@ -155,6 +161,29 @@ impl Vault {
         next_sequence(&mut self.attachments)?;
         Ok(())
     }
+}
+
+/// Returns the lists of payees behind a vault's fields.
+///
+/// # Errors
+/// [`VaultError::PayeeListsRequired`] if the account has none.
+///
+/// # Safety
+/// The account holds a [`Vault`], no other reference to its lists exists, and writing requires a writable account.
+#[inline(always)]
+pub unsafe fn payees_of<'a>(mut vault: AccountView) -> Result<&'a mut Payees> {
+    require!(vault.data_len() >= SPACE_WITH_PAYEES, VaultError::PayeeListsRequired);
+    // SAFETY: the lists are within the account and aligned to 8 bytes, and every bit pattern is valid.
+    Ok(&mut *vault.data_mut_ptr().add(space_of::<Vault>()).cast())
+}
+
+/// Returns the first 16 bytes of an address, by which a vault remembers a payee.
+#[inline(always)]
+pub fn payee_key(address: &Address) -> Key {
+    let ([first, second, ..], _) = address.as_array().as_chunks::<8>() else {
+        return [0; 2];
+    };
+    [u64::from_le_bytes(*first), u64::from_le_bytes(*second)]
 }
 
 /// The key that signs an agent's payments, and its expiry.
