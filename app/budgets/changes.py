@@ -15,7 +15,7 @@ from app.budgets import service as budgets
 from app.budgets.models import Budget, UpdateBudget
 from app.core.errors import AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
-from app.projection.differences import shown_limits
+from app.projection.differences import difference, shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
@@ -151,7 +151,8 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
         limits=limits,
     )
     given = sorted(body.model_fields_set.intersection(budgets.LIMITS))
-    entry = request.principal.entry("budget.update", request.object_id, fields=given)
+    changes = difference(shown_limits(before.limits), shown_limits(limits))
+    entry = request.principal.entry("budget.update", request.object_id, fields=given, changes=changes)
     return await _submit(request, _UPDATE, instruction, authority, entry)
 
 

@@ -1,12 +1,15 @@
 """Approvals: payments, escrows and allowances that wait for an operator's decision."""
 
+from collections import defaultdict
+
 from starlette.responses import Response
 
 from app.access.auth import OPERATORS, READERS
 from app.api.forms import validated
 from app.approvals import service as approvals
 from app.approvals.facts import facts_of
-from app.approvals.models import ListApprovals, RejectApproval
+from app.approvals.models import Approval, ListApprovals, RejectApproval
+from app.core.actors import Actor
 from app.core.money import parse_usdc
 from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
@@ -15,6 +18,11 @@ from app.store.wallets import labels
 from app.wallets import service as wallets
 
 _SHOWN = 50
+
+
+def _deciders(one: Approval) -> list[Actor]:
+    """Return the people who approved a request, or else the actor that decided on it."""
+    return [given.by for given in one.approvals] or ([one.decided_by] if one.decided_by else [])
 
 
 @page("/approvals", roles=READERS)
@@ -27,9 +35,22 @@ async def show(view: View) -> Response:
     ids = {one.wallet_id for one in (*waiting.data, *decided)}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
     ruled = await policies.by_id(view.service, by) if waiting.data else {}
-    acting = {one.requested_by for one in waiting.data} | {a.by for one in waiting.data for a in one.approvals}
-    who = await names_of(view.service, by.org, acting)
-    return view.render("approvals.html", waiting=waiting, decided=decided, labels=named, policies=ruled, who=who)
+    acting = {one.requested_by for one in waiting.data} | {actor for one in recent.data for actor in _deciders(one)}
+    who = await names_of(view.service, by.org, acting | {a.by for one in waiting.data for a in one.approvals})
+    sums: dict[Actor, list[int]] = defaultdict(list)
+    for one in decided:
+        for actor in _deciders(one) if one.status in {"approved", "used"} else []:
+            sums[actor].append(parse_usdc(one.amount))
+    return view.render(
+        "approvals.html",
+        waiting=waiting,
+        decided=decided,
+        deciders=_deciders,
+        sums=sums,
+        labels=named,
+        policies=ruled,
+        who=who,
+    )
 
 
 @page("/approvals/{approval_id}", roles=READERS)

@@ -4,24 +4,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from app.access.auth import ADMINS
 from app.audit import service as audit
 from app.audit.models import AuditLogEntry, ListAuditLog
 from app.dashboard.actors import names_of
+from app.dashboard.forms.audit_sentences import sentence
 from app.dashboard.forms.filters import filtered
-from app.dashboard.forms.formatting import Words, moment, short
+from app.dashboard.forms.formatting import Words, moment, short, usdc
 from app.dashboard.pages import View, page
+from app.store.approval_requests import amounts_of
 from app.store.audit_actions import ACTIONS
+from app.store.keys import key_names
+from app.store.people import names_of_people
+from app.store.spending_groups import names
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """An entry of the audit log, and its actor's name as shown on a page."""
+    """An entry of the audit log, and the names of its actor and object as shown on a page."""
 
     entry: AuditLogEntry
     who: Words
+    about: Words | None
+
+    @property
+    def sentence(self) -> Words:
+        """The entry as a sentence."""
+        return sentence(self.entry.action, self.who, self.about, self.entry.details)
 
     @property
     def actor(self) -> str:
@@ -30,9 +42,11 @@ class AuditLine:
 
     @property
     def details(self) -> list[tuple[str, Words]]:
-        """The entry's details that have a value, each with its name."""
+        """The entry's details that have a value, each with its name. The sentence has the `changes`."""
         return [
-            (name, _text(name, value)) for name, value in self.entry.details.items() if value not in (None, "", [], {})
+            (name, _text(name, value))
+            for name, value in self.entry.details.items()
+            if value not in (None, "", [], {}) and name != "changes"
         ]
 
 
@@ -57,8 +71,19 @@ async def about(view: View, identifier: str, limit: int) -> list[AuditLine]:
 
 async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[AuditLine]:
     """Return entries with the names of their actors."""
-    names = await names_of(view.service, view.principal.org, {one.actor for one in entries})
-    return [AuditLine(one, names[one.actor]) for one in entries]
+    org, ids = view.principal.org, {one.object for one in entries if one.object}
+    who = await names_of(view.service, org, {one.actor for one in entries})
+    about = await view.service.db.read(lambda conn: _objects(conn, org, ids)) if ids else {}
+    return [AuditLine(one, who[one.actor], about.get(one.object or "") or short(one.object)) for one in entries]
+
+
+def _objects(conn: Connection, org: str, ids: set[str]) -> dict[str, Words]:
+    """Return the names of those objects that have one, and the amount and recipient of approvals."""
+    found: dict[str, Words] = {org: "the organisation"}
+    for kind in ("wallet", "budget", "policy"):
+        found |= names(conn, org, kind, ids)
+    found |= key_names(conn, org, ids) | names_of_people(conn, org, ids)
+    return found | {one: f"{usdc(amount)} USDC to {payee}" for one, amount, payee in amounts_of(conn, org, ids)}
 
 
 def _text(name: str, value: Any) -> Words:

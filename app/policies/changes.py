@@ -20,6 +20,7 @@ from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store
 from app.policies.details import describe
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Terms, apply_changes, require_owners, terms_of, with_recipients
+from app.projection.differences import difference, shown
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
@@ -173,7 +174,11 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
         return None
     await require_owners(service, old, new, body)
     entry = request.principal.entry(
-        "policy.update", request.object_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
+        "policy.update",
+        request.object_id,
+        fields=sorted(body.model_fields_set - _OFF_CHAIN),
+        # An allowlist can be too long for the audit log.
+        changes=difference(shown(before.rules, ()), shown(new.rules, ())),
     )
 
     def store_rule(conn: Connection, attempt: Attempt) -> None:

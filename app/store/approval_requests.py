@@ -163,6 +163,12 @@ def approval_request(connection: Connection, org: str, approval_id: str, now: in
     return fetch_one(connection, ApprovalRequest, _BY_ID, {"org": org, "now": now, "key": approval_id})
 
 
+def amounts_of(connection: Connection, org: str, ids: Collection[str]) -> list[tuple[str, int, str]]:
+    """Return id, amount in micro-USDC and recipient, as requested, of those of these requests that exist."""
+    query = select(table.c.approval_id, table.c.amount, table.c.recipient)
+    return [tuple(row) for row in connection.execute(query.where(table.c.org == org, table.c.approval_id.in_(ids)))]
+
+
 def approval_requests_of(
     connection: Connection,
     org: str,

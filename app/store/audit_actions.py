@@ -24,7 +24,8 @@ ACTIONS: Mapping[str, str] = {
     "budget.delete": "The deletion of a budget was requested.",
     "budget.freeze": "A freeze of a budget was requested.",
     "budget.unfreeze": "An unfreeze of a budget was requested.",
-    "budget.update": "A change to a budget was requested. `details` has the requested `fields`.",
+    "budget.update": "A change to a budget was requested. `details` has the requested `fields` and the `changes` of "
+    "limits with `from` and `to`.",
     "clock.advance": "The embedded chain's test clock was advanced. `details` has `seconds` and the total, "
     "`ahead_seconds`.",
     "clock.reset": "The service was returned to its state before the first advance of the test clock.",
@@ -57,8 +58,8 @@ ACTIONS: Mapping[str, str] = {
     "policy.clone": "A copy of a policy was requested. The object is the new policy; `details` has `source`.",
     "policy.create": "The creation of a policy was requested.",
     "policy.delete": "The deletion of a policy was requested.",
-    "policy.update": "A change to a policy was requested. `details` has the requested `fields`; the policy's own log "
-    "has their values.",
+    "policy.update": "A change to a policy was requested. `details` has the requested `fields` and the `changes` of "
+    "rules with `from` and `to`; allowlists are only in the policy's own log.",
     "recipient.register": "The registration of an address or a domain was requested.",
     "session.create": "A session token was requested for a wallet without one.",
     "session.rotate": "A new session token was requested for a wallet, to replace the previous one.",

@@ -25,7 +25,8 @@ from app.core.transaction_types import SPENT
 from app.database.records import fetch_all
 from app.database.statements import rows, scalar
 from app.store.budgets import budget_details
-from app.store.read_tables import recipients, transactions, wallets
+from app.store.policies import policy_details
+from app.store.read_tables import policies, recipients, transactions, wallets
 from app.store.spending import LENGTHS, NUMBERS, TOTAL, table
 from app.store.state_tables import domains, wallet_details
 
@@ -113,7 +114,7 @@ def paid_so_far(connection: Connection, org: str, addresses: Collection[str], to
 
 
 def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
-    """Return the names of wallets, budgets, recipients or payees by key. Some have none.
+    """Return the names of wallets, budgets, policies, recipients or payees by key. Some have none.
 
     The name of a payee is the domain of a recipient, or the label of the vault at the address.
     """
@@ -164,6 +165,7 @@ _NAMES: dict[str, Select[Any] | CompoundSelect[Any]] = {
     for by, key, name, joined in (
         ("wallet", wallet_details.c.wallet_id, wallet_details.c.label, ()),
         ("budget", budget_details.c.budget_id, budget_details.c.name, ()),
+        ("policy", policies.c.policy_id, policy_details.c.name, [policy_details.c.address == policies.c.address]),
         ("vault", wallets.c.vault, wallet_details.c.label, [wallet_details.c.wallet_id == wallets.c.wallet_id]),
         ("recipient", recipients.c.address, domains.c.domain, [domains.c.domain_hash == recipients.c.domain_hash]),
     )
