@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, OPERATORS, READERS
@@ -11,6 +12,9 @@ from app.dashboard.pages import View, action, page
 from app.dashboard.weights import charge
 from app.organisations import pausing
 from app.organisations.models import PauseOrganisation
+from app.store.recipients import recipients
+from app.store.spending_groups import was_paid
+from app.store.transactions import find_transactions
 from app.wallets import fleet
 from app.wallets import service as wallets
 from app.wallets.fleet import FleetQuery
@@ -31,7 +35,20 @@ async def show(view: View) -> Response:
     query = view.understood(FleetQuery)
     found = await fleet.show(view.service, view.principal, query)
     charge(view.request, view.principal, found.totals.summed + sum(one.spent.summed for one in found.rows))
-    return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
+    org, text = view.principal.org, query.q.strip()
+    elsewhere = await view.service.db.read(lambda conn: _elsewhere(conn, org, text)) if text else ([], [])
+    address = addresses(view, query)
+    return view.render(
+        "fleet.html", fleet=found, query=query, columns=_COLUMNS, address=address, elsewhere=elsewhere, text=text
+    )
+
+
+def _elsewhere(conn: Connection, org: str, text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return name and address of up to 5 payees, and the ids of transactions, that match a search for vaults."""
+    payees = [(one.domain or one.address, one.address) for one in recipients(conn, org, limit=5, search=text).data]
+    if not payees and was_paid(conn, org, text):
+        payees = [(text, text)]
+    return payees, find_transactions(conn, org, text)
 
 
 def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:

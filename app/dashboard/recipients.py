@@ -21,9 +21,12 @@ from app.recipients.domains import normalise
 from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
 from app.store.spending import filled
 from app.store.spending_groups import PaidSoFar, names, paid_so_far
+from app.store.transactions import TransactionFilter, transactions
 from app.submission.context import Service
 
 _HERE = "Recipients"
+#: Number of payments to a recipient whose vaults are shown.
+_NEWEST = 20
 
 
 class _Search(ListRecipients):
@@ -40,20 +43,30 @@ async def show(view: View) -> Response:
     left = {one.address: span(rest) for one in found.data if (rest := parse_iso_ms(one.effective_at) - now) > 0}
     addresses, today = [one.address for one in found.data], datetime.fromtimestamp(now // 1000, UTC).date()
 
-    def read(conn: Connection) -> tuple[dict[str, PaidSoFar], dict[str, str], bool]:
-        return paid_so_far(conn, org, addresses, today), names(conn, org, "payee", addresses), filled(conn)
+    def read(conn: Connection) -> tuple[dict[str, PaidSoFar], dict[str, list[str]], dict[str, str], bool]:
+        paid = paid_so_far(conn, org, addresses, today)
+        payers = {one: _payers(conn, org, one) for one in paid}
+        labels = names(conn, org, "wallet", {one for some in payers.values() for one in some})
+        return paid, payers, names(conn, org, "payee", addresses) | labels, filled(conn)
 
-    paid, vaults, complete = await view.service.db.read(read)
+    paid, payers, vaults, complete = await view.service.db.read(read)
     return view.render(
         "recipients.html",
         recipients=found,
         left=left,
         categories=CATEGORIES,
         paid=paid,
+        payers=payers,
         vaults=vaults,
         complete=complete,
         **shown,
     )
+
+
+def _payers(conn: Connection, org: str, address: str) -> list[str]:
+    """Return the ids of the vaults that made the newest payments to an address, most recent first."""
+    wanted = TransactionFilter(recipient=address, status="confirmed", spending=True)
+    return list(dict.fromkeys(one.wallet_id for one in transactions(conn, org, wanted, limit=_NEWEST).data))
 
 
 async def _load(service: Service, principal: Principal, query: _Search) -> RecipientPage:

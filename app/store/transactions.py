@@ -46,6 +46,12 @@ class TransactionFilter:
 _COLUMNS = [table.c[field.name] for field in fields(TransactionRecord)]
 # Built once: building a statement takes longer than executing it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
+_FOUND = (
+    select(table.c.tx_id)
+    .where(or_(table.c.tx_id == bindparam("text"), table.c.signature == bindparam("text")))
+    .where(unindexed(table.c.org) == bindparam("org"))
+    .limit(5)
+)
 _FILTERS = [field.name for field in fields(TransactionFilter)]
 _RECIPIENT_COLUMNS = ("recipient_address", "recipient")
 _COUNTED = [
@@ -67,6 +73,11 @@ _RECIPIENT = (
 def transaction(connection: Connection, org: str, tx_id: str) -> TransactionRecord | None:
     """Return the organisation's transaction with this id, or None."""
     return fetch_one(connection, TransactionRecord, _BY_ID, {"tx_id": tx_id, "org": org})
+
+
+def find_transactions(connection: Connection, org: str, text: str) -> list[str]:
+    """Return the ids of up to 5 of the organisation's transactions with this id or signature."""
+    return [tx_id for (tx_id,) in connection.execute(_FOUND, {"text": text, "org": org})]
 
 
 def funded_since(connection: Connection, wallet_id: str, since: int) -> int:

@@ -108,6 +108,8 @@ async def _use(world: ServiceWorld) -> None:
     browser = Crafted(world, sign_in(world, "admin"))
     for page in PAGES:
         await browser.client.get("/dashboard" + page.path(places))
+    for sought in (paid["tx_id"], payee, "example"):
+        await browser.client.get(f"/dashboard?q={sought}")
     await Gauges(world.service).tick()
 
 

@@ -165,7 +165,8 @@ async def test_directory_shows_sums_and_is_searched_page_by_page(own_world: Serv
         found = (await viewer.client.get(_PATH, params={"q": search})).text
         [row] = re.findall(r'<tr><th scope="row".*?</tr>', found, re.DOTALL)
         text = " ".join(re.sub("<[^>]*>", " ", row).split())
-        assert text.startswith(f"shop-3.example.com {payee} Copy Nft 9.25 3 ")
+        assert text.startswith(f"shop-3.example.com {payee} Copy NFT 9.25 3 ")
+        assert "Press office" in text
         times = [parse_iso_ms(one) for one in re.findall(r'datetime="([^"]+)"', row)]
         assert 39 < (times[1] - times[0]) / DAY < 41
     link = unescape(found.partition('<td class="right"><a href="')[2].partition('"')[0])
