@@ -12,7 +12,7 @@ from app.dashboard.ending import end_and_list
 from app.dashboard.forms.filters import filtered
 from app.dashboard.forms.formatting import entries
 from app.dashboard.forms.submit_once import once
-from app.dashboard.forms.vault_lookup import vault_named
+from app.dashboard.forms.vault_lookup import vault_choices, vault_named
 from app.dashboard.pages import View, action, page
 from app.organisations import service as organisations
 from app.store.audit import append
@@ -20,14 +20,6 @@ from app.store.guard import forgotten_transactions, mark_checked
 from app.store.organisations import organisation
 from app.store.wallets import labels
 from app.submission.database_guard import DatabaseGuard
-
-#: Choices for the time that an old key still works after its rotation: in seconds, and as a label.
-_OVERLAPS = (
-    (0, "old key stops immediately"),
-    (3_600, "old key works for an hour"),
-    (86_400, "old key works for a day"),
-    (604_800, "old key works for a week"),
-)
 
 
 @page("/developers", roles=READERS)
@@ -50,7 +42,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
         labels=named,
         made=made,
         rotated=rotated,
-        overlaps=_OVERLAPS,
+        vaults=await vault_choices(view) if by.role in ADMINS else [],
         restricts=org is not None and org.restricts_keys,
         identity=service.identity,
         report=await view.request.app.state.health.report(),

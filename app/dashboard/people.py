@@ -1,6 +1,7 @@
 """People: the persons who may sign in, open invitations, and the caller's sessions."""
 
 from functools import partial
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -54,7 +55,7 @@ async def invite(view: View) -> Response:
     make = partial(people.invite_person, view.principal, body=body, now=view.now)
     made = await once(view, body, NewInvitation, make, secret=True)
     origin = view.site.origin(view.request)
-    return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.name)
+    return await _show(view, f"{origin}{view.url('join')}#{made.token}&{urlencode({'name': made.name})}", made.name)
 
 
 @action("/invitations/{invitation_id}/withdraw", roles=ADMINS, back=list_people, step_up=True)

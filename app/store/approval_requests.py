@@ -164,7 +164,7 @@ def approval_request(connection: Connection, org: str, approval_id: str, now: in
 
 
 def amounts_of(connection: Connection, org: str, ids: Collection[str]) -> list[tuple[str, int, str]]:
-    """Return id, amount in micro-USDC and recipient, as requested, of those of these requests that exist."""
+    """Return id, micro-USDC and requested recipient of the organisation's requests with these ids."""
     query = select(table.c.approval_id, table.c.amount, table.c.recipient)
     return [tuple(row) for row in connection.execute(query.where(table.c.org == org, table.c.approval_id.in_(ids)))]
 

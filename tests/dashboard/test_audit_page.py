@@ -1,10 +1,13 @@
 """The audit log in sentences, and the sums of approvals by approver."""
 
+import pytest
 from markupsafe import escape
 
 from app.dashboard.forms.audit_sentences import sentence
 from tests.dashboard.browsing import Crafted, asking, sign_in
 from tests.support.service_world import ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_audit_log_names_objects_and_sums(world: ServiceWorld) -> None:

@@ -68,9 +68,10 @@ async def test_invited_person_joins_with_a_passkey_once(site: Served) -> None:
     made = world.service.db.write_now(
         lambda conn: invite(conn, system(world.org, "command_line"), "Linus", "viewer", now_ms())
     )
-    link = f"{site.base}/join#{made.token}"
+    link = f"{site.base}/join#{made.token}&name=Linus+T."
     async with site.visit() as page:
         await page.goto(link)
+        await expect(page.get_by_label("Your name")).to_have_value("Linus T.")
         assert "#" not in page.url
         assert await findings(page) == []
         await page.get_by_label("Your name").fill("Linus")

@@ -8,6 +8,7 @@ from solders.keypair import Keypair
 
 from app.core.errors import ConflictError, RequestError
 from app.dashboard.forms.error_messages import FOR_PEOPLE, said
+from app.dashboard.forms.formatting import device
 from tests.dashboard.browsing import Crafted, Served, log, sign_in
 from tests.support.service_world import Json, ServiceWorld
 
@@ -94,3 +95,20 @@ async def test_key_of_an_agent_names_its_vault_as_people_do(world: ServiceWorld)
     assert (await admin.post(path, {"name": "Mine", "role": "agent", "wallet_id": "Key holder"})).status_code == 200
     keys = (await world.ok("GET", "/v1/keys?limit=1"))["data"]
     assert (keys[0]["role"], keys[0]["wallet_id"]) == ("agent", wallet["wallet_id"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (
+            "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 Chrome/120.0 Safari/537.36",
+            "Chrome on macOS",
+        ),
+        ("Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 Chrome/120.0 Safari/537.36 Edg/120.0", "Edge on Windows"),
+        ("Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) Version/17.0 Safari/604.1", "Safari on iPhone"),
+        ("Mozilla/5.0 (X11; Linux x86_64; rv:142.0) Gecko/20100101 Firefox/142.0", "Firefox on Linux"),
+        ("", "Unknown browser"),
+    ],
+)
+async def test_device_names_browser_and_system(sent: str, shown: str) -> None:
+    assert device(sent) == shown

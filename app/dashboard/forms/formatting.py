@@ -42,6 +42,16 @@ _OF_BUDGET = "budget_"
 _WORDS: Mapping[str, str] = {"nft": "NFT", "alcohol_tobacco": "Alcohol and tobacco"}
 """Words for codes with an acronym or a missing conjunction."""
 
+# The first match counts: most browsers also name the browsers and systems that they descend from.
+_BROWSERS = (
+    *(("Edg", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("FxiOS/", "Firefox"), ("CriOS/", "Chrome")),
+    *(("Chrome/", "Chrome"), ("Safari/", "Safari")),
+)
+_SYSTEMS = (
+    *(("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("CrOS", "ChromeOS")),
+    *(("Windows", "Windows"), ("Mac OS X", "macOS"), ("Linux", "Linux")),
+)
+
 
 def usdc(amount: int | str | None) -> str:
     """Return an amount with thousands separators and at least two decimals, or `-` for None.
@@ -126,6 +136,14 @@ def entries(text: str) -> list[str]:
     return [one for one in re.split(r"[\s,;]+", text) if one]
 
 
+def device(user_agent: str) -> str:
+    """Return browser and system of a User-Agent header, such as `Chrome on macOS`."""
+    browser, system = (
+        next((name for part, name in known if part in user_agent), "") for known in (_BROWSERS, _SYSTEMS)
+    )
+    return f"{browser or 'Unknown browser'} on {system}" if system else browser or "Unknown browser"
+
+
 def host(url: str) -> str:
     """Return the host of an explorer's link."""
     return urlsplit(url).hostname or url
@@ -133,6 +151,7 @@ def host(url: str) -> str:
 
 FILTERS = {
     "day": day,
+    "device": device,
     "host": host,
     "usdc": usdc,
     "moment": moment,

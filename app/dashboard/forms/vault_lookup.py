@@ -1,16 +1,22 @@
 """Finds vaults by a typed name, agent id, vault id or address, and returns the names of addresses."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sqlalchemy import Connection
 
 from app.api.forms import validated
 from app.core.errors import RequestError
 from app.dashboard.pages import View
+from app.store.fleet import FleetFilter
+from app.store.fleet import fleet as vaults
 from app.store.spending_groups import names
 from app.store.wallets import WalletRecord, labels, wallet
 from app.wallets import fleet
 from app.wallets.fleet import FleetQuery
+
+#: Maximum number of suggested vaults. Others are found by a part of their name.
+_SUGGESTED = 500
 
 
 async def vault_named(view: View, field: str) -> WalletRecord:
@@ -37,6 +43,14 @@ async def vault_named(view: View, field: str) -> WalletRecord:
         )
         raise RequestError("invalid_request", f"{field}: {says}")
     return matching[0]
+
+
+async def vault_choices(view: View) -> list[str]:
+    """Return names or ids of vaults for a field's list of suggestions, in alphabetical order, at most 500."""
+    org, now = view.principal.org, view.service.clock.seen_ms()
+    query = partial(vaults, narrowed=FleetFilter(), order="label", descending=False, limit=_SUGGESTED, offset=0)
+    found, _ = await view.service.db.read(lambda conn: query(conn, org, now), in_thread=True)
+    return [one.label or one.wallet_id for one in found]
 
 
 async def labelled(view: View, read_ids: Callable[[Connection], Sequence[str]]) -> list[tuple[str, str]]:

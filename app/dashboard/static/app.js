@@ -69,7 +69,9 @@ document.addEventListener("submit", (event) => {
 
 for (const form of document.querySelectorAll("form[data-token]")) {
   // Browsers do not send fragments, so the token is in no log. It is removed from the address as soon as it is read.
-  form.elements.token.value = location.hash.slice(1);
+  const given = new URLSearchParams(`token=${location.hash.slice(1)}`);
+  form.elements.token.value = given.get("token");
+  form.elements.name.value ||= given.get("name") ?? "";
   history.replaceState(null, "", location.pathname);
 }
 
