@@ -12,7 +12,8 @@ from app.dashboard.pages import View, action, page
 from app.dashboard.weights import charge
 from app.organisations import pausing
 from app.organisations.models import PauseOrganisation
-from app.store.recipients import recipients
+from app.recipients.domains import normalise
+from app.store.recipients import recipient_by_domain
 from app.store.spending_groups import was_paid
 from app.store.transactions import find_transactions
 from app.wallets import fleet
@@ -36,19 +37,19 @@ async def show(view: View) -> Response:
     found = await fleet.show(view.service, view.principal, query)
     charge(view.request, view.principal, found.totals.summed + sum(one.spent.summed for one in found.rows))
     org, text = view.principal.org, query.q.strip()
-    elsewhere = await view.service.db.read(lambda conn: _elsewhere(conn, org, text)) if text else ([], [])
+    elsewhere = await view.service.db.read(lambda conn: _elsewhere(conn, org, text)) if text else (None, [])
     address = addresses(view, query)
     return view.render(
         "fleet.html", fleet=found, query=query, columns=_COLUMNS, address=address, elsewhere=elsewhere, text=text
     )
 
 
-def _elsewhere(conn: Connection, org: str, text: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return name and address of up to 5 payees, and the ids of transactions, that match a search for vaults."""
-    payees = [(one.domain or one.address, one.address) for one in recipients(conn, org, limit=5, search=text).data]
-    if not payees and was_paid(conn, org, text):
-        payees = [(text, text)]
-    return payees, find_transactions(conn, org, text)
+def _elsewhere(conn: Connection, org: str, text: str) -> tuple[str | None, list[str]]:
+    """Return the payee with this address or domain, if any, and the ids of transactions with this id or signature."""
+    domain = normalise(text)
+    found = None if domain is None else recipient_by_domain(conn, org, domain)
+    payee = found.address if found is not None else text if was_paid(conn, org, text) else None
+    return payee, find_transactions(conn, org, text)
 
 
 def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:

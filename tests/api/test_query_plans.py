@@ -69,6 +69,7 @@ _EXCEPTIONS = {
     r"FROM policies LEFT OUTER JOIN policy_details .* NOT policies\.closed": "the list has all policies",
     r"count\(\*\) AS wallets, coalesce\(sum": "the dashboard adds up all wallets",
     r"FROM wallets .*ORDER BY .*wallets\.balance": "the dashboard sorts all wallets",
+    r"FROM wallets .*wallet_details\.label ILIKE": "the dashboard searches all names of wallets",
 }
 """Statements that look at many rows of a table, and why."""
 

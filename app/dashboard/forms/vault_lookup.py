@@ -46,9 +46,9 @@ async def vault_named(view: View, field: str) -> WalletRecord:
 
 
 async def vault_choices(view: View) -> list[str]:
-    """Return names or ids of vaults for a field's list of suggestions, in alphabetical order, at most 500."""
+    """Return names or ids of vaults for a field's list of suggestions, newest first, at most 500."""
     org, now = view.principal.org, view.service.clock.seen_ms()
-    query = partial(vaults, narrowed=FleetFilter(), order="label", descending=False, limit=_SUGGESTED, offset=0)
+    query = partial(vaults, narrowed=FleetFilter(), order="created", descending=True, limit=_SUGGESTED, offset=0)
     found, _ = await view.service.db.read(lambda conn: query(conn, org, now), in_thread=True)
     return [one.label or one.wallet_id for one in found]
 
