@@ -103,6 +103,7 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("DELETE", "/v1/wallets/{w}", None, {"operator", "admin"}),
     ("POST", "/v1/wallets/{w}/fund", "fund", {"operator", "admin"}),
     ("POST", "/v1/wallets/{w}/withdraw", "fund", {"operator", "admin"}),
+    ("POST", "/v1/wallets/{w}/forget-recipient", None, {"operator", "admin"}),
     ("POST", "/v1/wallets/{w}/rotate-token", None, {"agent", "operator", "admin"}),
     ("POST", "/v1/wallets/{w}/pay", "pay", {"agent", "operator", "admin"}),
     ("POST", "/v1/payments", "pay", {"agent", "operator", "admin"}),
