@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, and_, bindparam, false, func, not_, or_, select
+from sqlalchemy import Connection, and_, bindparam, func, not_, or_, select
 
 from app.core.transaction_types import Purpose
 from app.database.records import fetch_one
@@ -69,9 +69,11 @@ def details(
     A pending or approved request is outdated if its policy or policy version is no longer the wallet's.
     """
     by_people = [one.approval_id for one in found if one.approvals_required]
-    live = [one.approval_id for one in found if one.status in {"pending", "approved"}]
     given = approvals_given(connection, by_people) if by_people else []
-    return given, connection.scalars(_OUTDATED, {"ids": live}).all() if live else ()
+    live = [one for one in found if one.status in {"pending", "approved"}]
+    rows = connection.execute(_ATTACHED, {"ids": {one.wallet_id for one in live}}).all() if live else ()
+    attached = {wallet_id: (policy, version) for wallet_id, policy, version in rows}
+    return given, {one.approval_id for one in live if attached.get(one.wallet_id) != (one.policy, one.policy_version)}
 
 
 def approval(connection: Connection, org: str, address: str) -> OnChainApproval | None:
@@ -79,11 +81,8 @@ def approval(connection: Connection, org: str, address: str) -> OnChainApproval 
     return fetch_one(connection, OnChainApproval, select(table).where(table.c.org == org, table.c.address == address))
 
 
-_SAME = and_(requests.c.policy == wallets.c.policy, requests.c.policy_version == policies.c.version)
-_OUTDATED = (
-    select(requests.c.approval_id)
-    .join(wallets, wallets.c.wallet_id == requests.c.wallet_id)
-    .outerjoin(policies, policies.c.address == wallets.c.policy)
-    .where(requests.c.approval_id.in_(bindparam("ids", expanding=True)))
-    .where(or_(wallets.c.archived, not_(func.coalesce(_SAME, false()))))
+_ATTACHED = (
+    select(wallets.c.wallet_id, wallets.c.policy, policies.c.version)
+    .join(policies, policies.c.address == wallets.c.policy)
+    .where(wallets.c.wallet_id.in_(bindparam("ids", expanding=True)), not_(wallets.c.archived))
 )
