@@ -34,6 +34,7 @@ _EXPECTED = {
     ("POST", "/v1/wallets/fund-batch"),
     ("POST", "/v1/wallets/{wallet_id}/fund"),
     ("POST", "/v1/wallets/{wallet_id}/withdraw"),
+    ("POST", "/v1/wallets/{wallet_id}/forget-recipient"),
     ("POST", "/v1/wallets/{wallet_id}/rotate-token"),
     ("PUT", "/v1/wallets/{wallet_id}/auto-topup"),
     ("GET", "/v1/wallets/{wallet_id}/auto-topup"),
