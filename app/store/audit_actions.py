@@ -72,6 +72,7 @@ ACTIONS: Mapping[str, str] = {
     "transaction.failed": "The transaction of an earlier entry, named by `tx_id`, failed permanently, with no effect.",
     "wallet.archive": "The archiving of a wallet was requested.",
     "wallet.create": "The creation of a wallet under a policy was requested.",
+    "wallet.forget_recipient": "A recipient known to a wallet was declared unknown. The object is the wallet.",
     "wallet.freeze": "A freeze of a wallet was requested.",
     "wallet.fund": "The funding of a wallet or, if `details` has `allocations`, of several wallets was requested.",
     "wallet.unfreeze": "An unfreeze of a wallet was requested.",

@@ -294,8 +294,8 @@ def test_preview_gives_the_budgets_verdicts_before_the_co_signature(world: VmWor
     vault, other = world.member(budget, Rules(require_co_sign=1)), world.member(budget)
     world.vm.succeed(world.payment(other, payee, 30))
     check = world.check(vault, payee, 25, co_signed=True)
-    assert [rule["rule"] for rule in check["rules"]][-7:] == [15, 14, 13, 10, 11, 12, 9]
-    numbers = [(one["passed"], one["limit"], one["attempted"], one["headroom"]) for one in check["rules"][-4:-1]]
+    assert [rule["rule"] for rule in check["rules"]][-8:] == [15, 14, 13, 10, 11, 12, 9, 16]
+    numbers = [(one["passed"], one["limit"], one["attempted"], one["headroom"]) for one in check["rules"][-5:-2]]
     assert numbers == [(False, 50, 55, 20), (True, 60, 55, 30), (True, 2, 2, 1)]
     assert (check["passed"], check["retry_at"]) == (False, START + SLOT + DAY)
     world.vm.now = START + SLOT + DAY - 1

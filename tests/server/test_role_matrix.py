@@ -88,6 +88,7 @@ _OPERATIONS: Mapping[str, str] = {
     "POST /v1/wallets/fund-batch": "operator admin",
     "PATCH /v1/wallets/{wallet_id}": "operator admin",
     "DELETE /v1/wallets/{wallet_id}": "operator admin",
+    "POST /v1/wallets/{wallet_id}/forget-recipient": "operator admin",
     "POST /v1/wallets/{wallet_id}/fund": "operator admin",
     "POST /v1/wallets/{wallet_id}/withdraw": "operator admin",
     "GET /v1/wallets/{wallet_id}/auto-topup": "operator admin",
