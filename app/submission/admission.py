@@ -12,8 +12,8 @@ from app.submission.locks import LockScope
 class Admission:
     """Queues one kind of expensive work in this process: one job runs at a time.
 
-    An organisation may have `limit` jobs, including the running one. The last quarter is for keys and people without a
-    job. `refusal` is the message of requests beyond the limit.
+    An organisation may have `limit` jobs, including the running one. The last quarter of these places is reserved for
+    API keys and people that have no job yet. `refusal` is the message of requests beyond the limit.
     """
 
     def __init__(self, name: str, limit: int, refusal: str) -> None:

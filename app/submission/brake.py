@@ -2,8 +2,9 @@
 
 Without them, queued payments would be sent before the chain starts to refuse. A request engages its brake in memory
 immediately, and stores it as a row. The rows of freezes and pauses survive restarts. Brakes are checked before a
-transaction is signed, in the database transaction that stores its attempt, and again just before each send. An attempt
-that was stored but never sent is then recorded as failed. An attempt that may have been sent is not resent.
+transaction is signed, in the database transaction that stores its attempt, and again just before each send. If a brake
+stops an attempt that was stored but never sent, the attempt is recorded as failed. An attempt that may already have
+been sent is not resent.
 """
 
 import asyncio
@@ -76,7 +77,7 @@ class EngagedBrake:
 
 
 class Brakes:
-    """The engaged brakes, in memory and as rows. ``types`` are the types of all plans.
+    """The engaged brakes, in memory and as rows. ``types`` are all plan types.
 
     For a freeze or a pause, the audit log records the actor together with the row, or later through ``recorder`` if
     that write fails.
@@ -250,7 +251,10 @@ class Brakes:
             raise family(code)
 
     def refused(self, hold: EngagedBrake, reason: str) -> None:
-        """Record in the audit log that the chain or a check refused a brake, or the change that it was engaged for."""
+        """Record in the audit log that a brake, or the change that it was engaged for, was refused.
+
+        The chain or a check of the service has refused it.
+        """
         row = hold.row
         self._recorder.later(
             NewLogEntry(row.org, "brake.refused", row.actor, row.scope, details={"kind": row.kind, "reason": reason})

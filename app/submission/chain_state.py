@@ -35,8 +35,8 @@ def stale_node_error() -> UnavailableError:
 async def require_no_gap(service: Service, account: str) -> None:
     """Bring all the program's events on the chain into the read models.
 
-    ``account`` is a vault or organisation. Raises ``chain_unavailable`` if it still has a gap after several checks, or
-    if the node returns errors, because the account's read model may be outdated.
+    ``account`` is a vault or organisation. Raises ``chain_unavailable`` if the account still has a gap after several
+    checks, or if the node returns errors, because the account's read model may be outdated.
     """
     for pause in (*_PAUSES, None):
         if await service.indexer.holds_all(account, 0):
@@ -132,7 +132,7 @@ async def pending_or_missing(
 async def with_budget(service: Service, charged: _Open) -> _Open:
     """Return the escrow or allowance with the budgets that its own account names.
 
-    The vault may have another budget by now. If the account names no budget or is gone, the argument is returned
+    The vault may have another budget by now. If the account names no budget or is gone, ``charged`` is returned
     unchanged. If the account is gone, the escrow or allowance was settled, and the program will refuse the instruction
     for that reason.
     """

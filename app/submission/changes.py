@@ -36,7 +36,7 @@ async def submit(
 
     If the authority signs offline, this uses ``nonce_account``, or a free nonce account, and raises
     AwaitingSignatureError. Raises SimulationFailedError if the simulation fails. Raises the API's error if the change
-    failed, is not confirmed yet, or needs no signature although the request asks for an offline one.
+    failed, is not confirmed yet, or needs no signature by the authority although the request asks for `sign=offline`.
     """
     outcome = await _sent(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
     require_confirmed(service.codec, outcome)
@@ -58,7 +58,7 @@ async def _sent(
 async def submit_current(
     service: Service, make: Callable[[], Awaitable[Plan | None]], claim: Claim, *, overtakes: bool = False
 ) -> Outcome | None:
-    """Like ``submit``, but call ``make`` for the plan, and again if another change has outdated it.
+    """Like ``submit``, but get the plan from ``make``, and call ``make`` again if another change has outdated the plan.
 
     Returns None if ``make`` returns None, because there is nothing to change.
     """

@@ -53,7 +53,8 @@ class FeePayer:
     def require_reserve(self, plan: Plan, left: int | None) -> None:
         """Raise ``fee_payer_insufficient`` if an expense would leave the fee payer less than the reserve.
 
-        ``left`` are the lamports after the simulated transaction, or None if the node did not report them.
+        ``left`` is the fee payer's balance in lamports after the simulated transaction, or None if the node did not
+        report it.
         """
         if plan.type.braked and plan.fee_payer is None and left is not None and left < self.reserve:
             _log.error("fee_payer_insufficient", fee_payer=str(self.address), lamports=left)
@@ -62,8 +63,8 @@ class FeePayer:
     def charge(self, conn: Connection, plan: Plan, attempt: Attempt) -> None:
         """Count the cost of a wallet's transaction. Call it in the database transaction that stores the attempt.
 
-        Appends an event when a daily sum reaches 80 % of its limit. Raises ``sol_limit_reached`` if an expense would
-        exceed a limit.
+        Appends an event when a day's total cost reaches 80 % of its limit. Raises ``sol_limit_reached`` if an expense
+        would exceed a limit.
         """
         if plan.wallet_id is None or plan.fee_payer is not None or attempt.raw is None:
             return

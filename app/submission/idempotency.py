@@ -60,10 +60,10 @@ class Idempotency:
 
         The kind is True for a replay, False if an answered request was carried out again, and None for a first answer.
         The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. With
-        ``brakes``, ``work`` carries out an answered request again. While the brake is in force, ``work`` changes
-        nothing, and the stored response is replayed. Raises ``idempotency_conflict`` for the same key with other
-        parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the first
-        request does not end in time.
+        ``brakes``, ``work`` also runs for a request that was already answered. If the brake is still in force, this run
+        changes nothing, and the stored response is replayed. Raises ``idempotency_conflict`` for the same key with
+        other parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the
+        first request does not end in time.
         """
         if fingerprint is None:
             return await work(Claim(self._db)), None, None

@@ -56,7 +56,7 @@ LIFETIME = 7 * 86_400_000
 MAX_OUTSTANDING = 32
 """Maximum number of an organisation's nonce accounts for one authority and fee payer.
 
-Each nonce account serves one transaction while that is unsigned or pending.
+A nonce account is free again once its transaction is neither unsigned nor pending.
 """
 #: Number of instructions before the plan's own: the nonce advance and the compute unit limit.
 _ADDED = 2
@@ -98,7 +98,7 @@ def require_single_transaction(authority: Authority, transactions: Sequence[obje
 
 
 def refuse_unneeded_offline(claim: Claim, *, field: str | None = None) -> None:
-    """Raise ``invalid_request`` if the request asks for `sign=offline` but its change needs no such signature."""
+    """Raise ``invalid_request`` if the request asks for `sign=offline` but its change needs no offline signature."""
     if claim.sign_offline:
         raise RequestError("invalid_request", _NEEDLESS if field is None else f"{field}: {_NEEDLESS}")
 

@@ -92,7 +92,7 @@ class Outcomes:
         return await self._expire(attempt) if whole else Outcome(attempt, "pending", sendable=False)
 
     async def _look_for_event(self, attempt: Attempt, over: int | None) -> Outcome:
-        """Determine the outcome of an attempt that a third party sends under an unknown signature, from its event."""
+        """Determine from its event the outcome of an attempt that a third party sends under an unknown signature."""
         pending = Outcome(attempt, "pending", sendable=False)
         if over is None:
             return pending
@@ -188,7 +188,7 @@ def unavailable(attempt: Attempt) -> UnavailableError:
 
 
 async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
-    """Return a finalized slot that ends a transaction's chance to land, or None while it can still land."""
+    """Return a finalized slot after which a transaction can no longer land, or None while it can still land."""
     if attempt.nonce_account is not None:
         account = await chain.account(attempt.nonce_account, "finalized")
         found = NonceAccount.of(account)

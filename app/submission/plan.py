@@ -53,9 +53,10 @@ class PlanType:
     - ``braked``: the transaction spends money, so a freeze, a pause or an operator's rotation of its session token
       stops it.
     - ``lifts``: the kind of brake that the transaction would undo on the chain. Such a brake stops the transaction.
-    - ``stops``: the transaction ends the permission for a vault's allowances, which are settled once it was sent.
-    - ``held``: lamports of rent that the transaction locks until a later transaction settles it. The later transaction
-      is ``prepaid``: its fee counts towards the wallet's SOL together with the fee of the first.
+    - ``stops``: the transaction ends the permission for a vault's allowances. They are settled once it has been sent.
+    - ``held``: lamports of rent that the transaction locks until a later transaction settles the escrow or allowance.
+      The later transaction is ``prepaid``: its fee was already charged to the wallet's SOL limit with the first
+      transaction.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
@@ -79,13 +80,13 @@ class Plan:
 
     ``authority``, if given, must sign as well. ``event_instruction`` is the index of the program's instruction among
     ``instructions``, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
-    that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log
+    that the session authority signs. ``actor`` requested the change to a policy. ``entry`` is appended to the audit log
     in the database transaction that stores the attempt, with the ids of the transaction; payments have none.
     ``opens_account`` means that the fee payer opens a token account for the recipient. ``prepaid`` is the fee of a
-    further transaction in lamports, which counts towards the wallet's SOL together with this one's. ``limited`` means
-    that the limits of the fee payer's SOL apply as they do to expenses.
-    ``on_store`` writes in the same database transaction and has no other effect, because it may run a second time after
-    its writes were undone.
+    further transaction in lamports, which counts towards the wallet's SOL limit together with this one's. ``limited``
+    means that the limits on the fee payer's SOL apply to this transaction as they do to expenses. ``on_store`` writes
+    in the same database transaction and has no other effect, because it may run a second time after its writes were
+    undone.
     """
 
     org: str
@@ -185,8 +186,9 @@ class Outcome:
 
     The error is the chain's, or `expired`, or the code of the brake that stopped the attempt.
 
-    A pending attempt that is not ``sendable`` has landed and waits for its confirmation or the read models, is sent by
-    a third party, or is too old to land, while events are missing that would show that it landed.
+    A pending attempt is not ``sendable`` if it has landed and waits for its confirmation or the read models, or if a
+    third party sends it. It is not ``sendable`` either if it is too old to land, while missing events might show that
+    it has landed.
     """
 
     attempt: Attempt

@@ -143,7 +143,7 @@ def is_known(name: str | None) -> bool:
 
 
 def code_of(name: str) -> str:
-    """Return the API's error code for a program error, `transaction_failed` if it has none of its own."""
+    """Return the API's error code for a program error, or `transaction_failed` if the API has no code for it."""
     return _ERRORS[name][1] if name in _ERRORS else "transaction_failed"
 
 

@@ -1,8 +1,8 @@
 """Submits transactions: simulates, stores, sends and confirms them, and waits for the read models.
 
 The signed bytes are stored before the first send, and resends use exactly these bytes. An attempt stays `pending` while
-it can still land, and no replacement is signed in this time. The only exceptions are a freeze and a pause, because they
-do no harm twice. They are sent even if they cannot be stored, and are signed again after five seconds.
+it can still land, and no replacement is signed before then. The only exceptions are a freeze and a pause, because
+landing twice does no harm. They are sent even if they cannot be stored, and are signed again after five seconds.
 """
 
 import asyncio
