@@ -1,4 +1,4 @@
-"""Choose the cheapest offer of a resource that a wallet can pay."""
+"""Choose the cheapest of a resource's offers that a wallet can pay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _MAX_OFFERS = 49
 class Choice:
     """The chosen offer, warnings about the others, and the ``obstacle``, the error that a payment would get.
 
-    ``lane`` is the offer's settlement path, or None if only a probe can tell. ``obstacle`` is None if none is known.
-    Obstacles on the chain are unknown unless the chain was asked.
+    ``lane`` is the offer's settlement path, or None if only a probe can tell. ``obstacle`` is None if no obstacle is
+    known. Obstacles on the chain are unknown unless the chain was asked.
     """
 
     offer: Offer
@@ -39,8 +39,8 @@ async def choose(
 ) -> Choice:
     """Return the cheapest offer for the service's chain and mint that can be paid, or else the cheapest of all.
 
-    The chain is asked once for the accounts of the offers if several parties could be paid, or if a third party would
-    pay the fee of a transfer out of an allowance, and always with ``look``.
+    The payees' and fee payers' accounts are read from the chain if ``look`` is True, if the offers differ in payee or
+    fee payer, or if a third party would pay the fee of a transfer out of an allowance.
 
     Raises the errors of ``usable_offers``, ``x402_price_too_high`` if the chosen offer costs more than ``most``
     micro-USDC, ``x402_host_not_allowed`` if the allowlist permits no offer for the URL's host, and, if ``most`` is

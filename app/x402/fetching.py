@@ -61,7 +61,8 @@ class Fetcher:
     ) -> Received:
         """Send a request with the headers of a ``payment``, which may be empty, and return the response.
 
-        Raises ``x402_resource_unavailable``, and ``rate_limited`` while too many names are being looked up.
+        Raises ``x402_resource_unavailable`` if no well-formed response arrives in time, and ``rate_limited`` while too
+        many names are being looked up.
         """
         headers = {"user-agent": "agent-vault-x402/1", **ACCEPTED, **asked.headers, **payment}
         try:

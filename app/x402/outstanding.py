@@ -8,7 +8,7 @@ from app.store.x402 import outstanding_payments
 
 
 async def check_outstanding(expense: ExpenseRequest) -> None:
-    """Ask the program if the payment would still pass after all of the wallet's outstanding payments.
+    """Ask the program whether the payment would still pass after all of the wallet's outstanding payments.
 
     If nothing is outstanding, or the program gives no verdict, the simulation of the payment itself decides. Raises
     ``policy_violation`` if a rule would refuse the payment, and ``wallet_insufficient_balance`` if the balance would

@@ -1,4 +1,4 @@
-"""Find the settlement path of a resource, and probe its facilitator for support of the program without paying."""
+"""Find a resource's settlement path. Probe, without paying, whether its facilitator supports the program."""
 
 import re
 

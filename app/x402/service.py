@@ -136,7 +136,7 @@ async def _paid_for(
 ) -> tuple[Received | tuple[IssuedPayment, Outcome], list[str]]:
     """Pay the price in a 402 response. Return the issued payment and the warnings of ``choose``.
 
-    If there is nothing to pay, returns the resource itself in place of the payment.
+    If there is nothing to pay, returns the resource's response in place of the payment.
     """
     if answer.status != 402:
         return answer, []
@@ -204,7 +204,7 @@ async def _pay(payer: Payer, bought: PaidResourceTerms, lane: SettlementPath) ->
 async def _is_overtaken(service: Service, issued: IssuedPayment) -> bool:
     """Return True if a freeze, pause or token rotation came after the payment, even if it was lifted since.
 
-    An allowance is also overtaken by a change of its policy.
+    An allowance is also overtaken by a change to its policy.
     """
     if issued.lane == ENFORCED:
         return await service.db.read(lambda conn: stopped_by(conn, issued.tx_id)) is not None
@@ -214,7 +214,7 @@ async def _is_overtaken(service: Service, issued: IssuedPayment) -> bool:
 
 
 async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) -> bool:
-    """Return True if an issued payment can still pay, as far as the service knows, and no brake blocks it."""
+    """Return True if no brake blocks an issued payment and, as far as the service knows, the payment can still land."""
     kind = service.submitter.type_of(outcome.attempt)
     if await service.brake.blocking_kind(kind, outcome.attempt) is not None:
         return False
@@ -225,7 +225,7 @@ async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) ->
 
 
 async def _conclude(service: Service, issued: IssuedPayment) -> None:
-    """Settle the allowance that paid a resource, now that the resource has answered. The watch retries a failure."""
+    """Settle the allowance that paid a resource, once the resource has answered. If this fails, the watch retries."""
     try:
         await conclude(service, issued)
     except (ApiError, ChainUnavailable, RpcError) as error:

@@ -66,7 +66,7 @@ def read_challenges(header: str) -> tuple[list[Challenge | str], list[str]]:
 
 
 def challenges_from_tool(error: Json) -> list[Challenge | str]:
-    """Return the challenges in an MCP server's error for the call of a paid tool."""
+    """Return the challenges in an MCP server's error response to a call to a paid tool."""
     data = error.get("data") if error.get("code") == _TOOL_ERROR else None
     found = data.get("challenges") if isinstance(data, dict) else None
     if not isinstance(found, list):

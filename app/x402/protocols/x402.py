@@ -112,7 +112,7 @@ def _read(text: str | bytes) -> Any:
 
 
 def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
-    """Return the first valid terms. Raises ``x402_invalid_terms`` with the fault of the first source if none is."""
+    """Return the first valid terms. Raises ``x402_invalid_terms`` with the first source's fault if none are valid."""
     faults = []
     for source in sources:
         try:
@@ -125,7 +125,7 @@ def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
 
 
 def _unwrapped(answer: Json) -> list[Callable[[], Any]]:
-    """Return functions that read the places of terms in a paid tool's result or in an MCP error 402.
+    """Return functions that each read one place where a paid tool's result or an MCP error 402 may hold its terms.
 
     Any other object is taken as the terms themselves.
     """
