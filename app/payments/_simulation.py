@@ -64,7 +64,7 @@ async def simulate(call: Call, body: SimulatePayment) -> Simulation:
 async def _allowances_behind(
     service: Service, principal: Principal, payer: WalletRecord, verdict: Verdict
 ) -> list[str]:
-    """Return the ids of outstanding allowances if only the money that they hold causes the refusal, else no ids."""
+    """Return the ids of outstanding allowances if only the money that they hold causes the refusal, else []."""
     broken = [one for one in verdict["rules"] if not one["passed"]]
     behind = [
         await allowances_behind(
@@ -122,7 +122,7 @@ async def verdict_on(
 
 
 def other_error(service: Service, verdict: Verdict) -> str | None:
-    """Return the API's error code if something other than a policy rule stops the payment, or None."""
+    """Return the API's error code for an obstacle other than a policy rule, or None if there is no such obstacle."""
     return code_of(service.codec.error_name(verdict["error"]) or "") if verdict["error"] is not None else None
 
 

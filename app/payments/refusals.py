@@ -78,7 +78,7 @@ async def require_account(expense: ExpenseRequest, field: str, reason: str) -> N
 
 
 async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiError:
-    """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
+    """Record a violation of the policy as a `blocked` row with its event, and return the error.
 
     Beyond the wallet's daily number of such rows, the refusals of an hour with the same type and rule share one row.
     ``report_refusals`` adds the event of a shared row. Raises ``idempotency_in_progress`` if another node has claimed

@@ -115,8 +115,8 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Add the operator's co-signature if a rule that it satisfies refused an expense that a session signs.
 
-    For an agent, an issued payment, an allowance, or an expense that people must approve, add the approval instead, if
-    there is one.
+    If an agent makes the request, if the expense is an issued payment or an allowance, or if people must approve it,
+    add the approval instead, if there is one.
     """
     if refusal.rule not in {CO_SIGN, NEW_RECIPIENT} or expense.session is None or expense.policy_triggered:
         return False
