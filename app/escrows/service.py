@@ -98,8 +98,8 @@ async def _lock(call: Call, body: CreateEscrow) -> Outcome:
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:
     """Return the receiver, and True if it has no token account yet.
 
-    Raises ``invalid_recipient`` if it is unknown, cannot receive USDC or is the paying wallet, and ``wallet_archived``
-    if it is an archived wallet.
+    Raises ``invalid_recipient`` if the receiver is unknown, cannot receive USDC or is the paying wallet, and
+    ``wallet_archived`` if the receiver is an archived wallet.
     """
     org, address = paying.org, parse_address(to)
     if address is None and not is_id("wal_", to):

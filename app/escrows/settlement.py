@@ -177,8 +177,9 @@ async def dispute(call: Call, identifier: str, body: DisputeEscrow) -> Escrow:
 
     The dispute ends with the arbiter's decision, a refund after 30 days, or its withdrawal. A withdrawal moves the
     deadline by the time that the dispute lasted. An agent acts for its wallet. An operator's key acts for the named
-    side, by default the session token's wallet, else the paying one. Without a session token the operator signs; the
-    program then counts the dispute as the paying side's, even if the other side is named.
+    side. If no side is named, it acts for the session token's wallet or, without a session token, for the paying side.
+    Without a session token, the operator signs, and the program counts the dispute as the paying side's, even if the
+    other side is named.
 
     Raises ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """
