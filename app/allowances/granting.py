@@ -1,4 +1,7 @@
-"""Sets a wallet's money aside for a delegate. A process runs one grant per wallet at a time, up to a daily number."""
+"""Sets a wallet's money aside for a delegate.
+
+A process makes one grant of a wallet at a time. The number of a wallet's grants in 24 hours is limited.
+"""
 
 from dataclasses import replace
 
