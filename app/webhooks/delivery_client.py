@@ -68,10 +68,10 @@ class DeliveryClient:
     async def ping(
         self, webhook: WebhookRecord, delivery: DeliveryRecord, sender: str
     ) -> tuple[DeliveryAttemptRecord, bool]:
-        """Send a ping like a delivery in `attempt`, without delaying deliveries.
+        """Send a ping as `attempt` sends a delivery, without delaying deliveries.
 
-        Also raises ``rate_limited`` while another ping is being sent to the webhook, or while the organisation or the
-        `sender` (a key or person) has too many pings running.
+        Raises the errors of `attempt`, and ``rate_limited`` while another ping is being sent to the webhook, or while
+        the organisation or the `sender` (a key or person) has too many pings running.
         """
         with self._pings.hold(webhook.org, sender), self._pinged.hold(webhook.webhook_id, sender):
             return await self.attempt(webhook, delivery, ping=True)
@@ -108,7 +108,7 @@ class DeliveryClient:
         return None if outcome.delivered else outcome.error or f"status {outcome.status_code}"
 
     async def test(self, channel: SlackChannel, body: str, sender: str) -> str | None:
-        """Post a test message like a message in `post`, within the limits of `ping`."""
+        """Post a test message as `post` does, within the limits of `ping`."""
         with self._pings.hold(channel.org, sender), self._pinged.hold(channel.channel_id, sender):
             return await self.post(channel, body, test=True)
 

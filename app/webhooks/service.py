@@ -93,7 +93,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
     """Change a webhook. The status `enabled` ends a pause and restarts the webhook's queue.
 
-    Events from before a change of `events` are queued according to the old subscriptions. A request repeated after a
+    Events stored before a change to `events` are queued according to the old subscriptions. A request repeated after a
     crash changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL, and
     ``webhook_not_found``.
     """

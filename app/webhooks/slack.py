@@ -101,7 +101,7 @@ def _report(conn: Connection, channel: SlackChannel, change: str, actor: Actor, 
 
 
 class SlackSender(Mailer):
-    """Posts the due messages to Slack channels, with the queue and the retries of the alerts' e-mails.
+    """Posts the due messages to Slack channels. The queue and the retries work as for the alerts' e-mails.
 
     A failed attempt postpones all messages of its channel. The channel is disabled if its URL was revoked, or after the
     last failed attempt at a message. Only a message that Slack refuses for its content is dropped alone.
