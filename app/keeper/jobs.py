@@ -58,7 +58,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
     """Refill a wallet from the reserve by the wallet's top-up rule. The operator signs.
 
     The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
-    job reads the chain first, and the program checks the balance again. Every change of the vault makes a new job, so
+    job reads the chain first, and the program checks the balance again. Every change to the vault makes a new job, so
     that the pause after an attempt does not delay a rule that needs several top-ups.
     """
 
@@ -93,7 +93,7 @@ def settle(service: Service, allowance: AllowanceRecord) -> Job:
 
 
 def refund(service: Service, escrow: DueEscrow) -> Job:
-    """Refund an escrow that is past its deadline or has a dispute not decided in time. The fee payer signs.
+    """Refund an escrow that is past its deadline, or whose dispute was not decided in time. The fee payer signs.
 
     If the escrow is settled but a party could not be paid its share, collect that share. The program refuses the
     collection until the share can be paid.

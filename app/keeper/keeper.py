@@ -51,7 +51,7 @@ class Keeper(Periodic):
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` replaces the chain's clock, which decides if a job is due.
+        """`clock` replaces the chain's clock, which decides whether a job is due.
 
         `timer` returns seconds and times the retries.
         """

@@ -2,7 +2,7 @@
 
 A delegate can pay until its allowance is settled. Settlement therefore waits neither for the confirmation of that
 transaction nor for the read models. The keeper later settles any allowance that is not settled here, such as after a
-change of the policy's rules.
+change to the policy's rules.
 """
 
 import asyncio
