@@ -22,7 +22,7 @@ def append_difference(connection: Connection, difference: Difference, slot: int,
 
 
 def append_cleared(connection: Connection, difference: Difference, slot: int, now: int) -> None:
-    """Report that the read models agree with the chain again about a reported difference."""
+    """Report the end of a reported difference: the read models agree with the chain, or the subject has ended."""
     summary = f"The {difference.subject} {_name(difference)} agrees with the chain again"
     _append(connection, "reconciliation.cleared", difference, slot, now, summary, {})
 

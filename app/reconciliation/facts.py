@@ -20,7 +20,7 @@ BALANCE = "usdc_balance"
 COVERED = "covered"
 """Name of a fact: the escrow's token account holds at least its amount or, after a split, the shares still owed."""
 HELD = "held_amount"
-"""Name of a fact: the money of a wallet's outstanding allowances, which its vault's ledger holds."""
+"""Name of a fact: the money of a wallet's outstanding allowances, recorded in the ledger of its vault."""
 _Facts = dict[str, Fact]
 _COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")
@@ -119,5 +119,5 @@ def differing(chain: Facts, models: Facts) -> dict[str, dict[str, Fact]]:
 
 
 def _decode(account: RawAccount | None, codec: Codec) -> Account | None:
-    """Return the program's account, or None if there is none. Anyone may send lamports to its address."""
+    """Return the decoded account, or None if it is missing or holds only lamports, which anyone may send there."""
     return account.decode(codec) if account is not None and account.data else None

@@ -21,13 +21,13 @@ _MOMENT = 5
 
 
 async def lasting_gaps(service: Service) -> Mapping[str, str]:
-    """Return the vaults and organisations of this service with gaps: the organisation of each, by address."""
+    """Return the addresses of this service's vaults and organisations with gaps, each with its organisation."""
     found = await service.indexer.gaps()
     return await service.db.read(lambda conn: owners(conn, found)) if found else {}
 
 
 class IndexWatch(Periodic):
-    """Reports to each organisation at most once an hour, if it has gaps or new holes have been found."""
+    """Reports to an organisation, at most once an hour, that it has gaps or that new holes have been found."""
 
     name = "index_watch"
 

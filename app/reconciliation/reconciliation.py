@@ -141,7 +141,7 @@ class Reconciliation(Periodic):
         wanted: set[str],
         slot: int,
     ) -> None:
-        """Store and report new differences. Clear the differences of subjects that agree now or have ended."""
+        """Store and report new differences. Clear the stored ones of subjects that agree now or have ended."""
         reported = await self._service.db.read(store.differences)
         agrees = {one.subject.address: one.slot for one in clean}
         over = [one for one in reported.values() if one.address in agrees or one.address not in wanted]
@@ -182,7 +182,7 @@ class Reconciliation(Periodic):
         return looks
 
     async def _look(self, batch: Sequence[Subject], seen: int) -> list[_Observation]:
-        """Read a batch from the chain, all at one slot, and the service's knowledge of it before and after that."""
+        """Read a batch from the chain, all at one slot, and the service's knowledge before and after that."""
         keys = sorted({address for one in batch for address in one.accounts})
         before = await self._known(batch)
         slot, accounts = await self._service.chain.accounts_at(keys, seen=seen)
