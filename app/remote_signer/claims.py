@@ -53,7 +53,7 @@ def proved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
 
 
 def unproved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
-    """Yield the unproved claims: the current values of the accounts."""
+    """Yield the claims that the signed bytes do not prove: the accounts' current values."""
     proved = _owners(found, known)
     for place, _, _ in unproved(found):
         if place not in proved:
