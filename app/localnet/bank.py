@@ -1,8 +1,8 @@
 """The executing part of the chain: LiteSVM with the chain's clock, rent rules and fees.
 
 LiteSVM's checks of blockhashes, duplicates and signatures are switched off, because the chain makes them when it admits
-a transaction. A transaction runs once without changing the accounts, and the caller decides if its changes are applied.
-A preflight check and the execution after it therefore cost one run of the virtual machine instead of two.
+a transaction. A transaction runs once without changing the accounts, and the caller decides whether its changes are
+applied. A preflight check and the execution after it therefore cost one run of the virtual machine instead of two.
 """
 
 import json

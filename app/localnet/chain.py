@@ -141,7 +141,7 @@ class Chain:
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
         """Run a transaction without changing the state.
 
-        At every commitment, it runs on the state after all executed transactions.
+        Whatever the commitment of the request, the transaction runs on the state after all executed transactions.
 
         `check_age=False` accepts duplicates and any blockhash. With `verify`, raises TransactionRefusedError for a
         wrong signature. With `check_age`, raises TransactionRefusedError for a duplicate, and for a blockhash that is

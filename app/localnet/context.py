@@ -59,7 +59,7 @@ def commitment_of(config: dict[str, Any]) -> Commitment:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and the readers of its parameters. Parameters after the first `required` are optional.
+    """A method and the readers of its parameters. The first `required` parameters are mandatory.
 
     With `in_context`, the response also names the slot that it describes. The last parameter must then be the
     configuration, because its `minContextSlot` is checked before the call.

@@ -44,8 +44,8 @@ def lock(data_dir: Path) -> IO[str]:
 def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
     """Return the faucet's key from `faucet.json`, a keypair file in the Solana CLI's format with mode 600.
 
-    Without a directory, return a new key. If the file is missing, `create` writes a new one. Raises KeyFileError if it
-    is missing and `create` is False.
+    Without a directory, return a new key. If the file is missing, a new key is written to it with `create`; without
+    `create`, KeyFileError is raised.
     """
     if data_dir is None:
         return Keypair()

@@ -1,4 +1,4 @@
-"""Refuses requests of other sites' web pages to the embedded chain, because its faucet needs no password."""
+"""Refuses requests to the embedded chain from other sites' web pages, because the chain's faucet needs no password."""
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send

@@ -232,7 +232,7 @@ def wire_bytes(text: str, encoding: str, type_name: str) -> bytes:
 def arguments(params: Any, readers: tuple[Reader, ...], required: int) -> list[Any]:
     """Read positional parameters. A missing optional parameter counts as null.
 
-    Raises MethodError if they are not an array, too few, too many, or if one of them is wrong.
+    Raises MethodError if `params` is not an array, has too few or too many entries, or has an invalid entry.
     """
     if params is None:
         params = []

@@ -128,7 +128,8 @@ def _seeded(data: _Data) -> Json:
 class _Form:
     """An instruction's type, the names of its accounts, its data, and the account that signs for it.
 
-    ``signer`` comes after the named accounts. If more accounts follow, ``signer`` is a multisig, and they are signers.
+    ``signer`` comes after the named accounts. If more accounts follow, ``signer`` is a multisig, and those accounts are
+    its signers.
     """
 
     type: str

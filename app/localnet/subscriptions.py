@@ -64,7 +64,7 @@ class _Subscription:
 
 
 def _logs_filter(value: Any) -> Pubkey | None:
-    """Read the filter of logsSubscribe: the address to be mentioned, or None for every transaction."""
+    """Read the filter of logsSubscribe: the address that a transaction must mention, or None for every transaction."""
     if value in ("all", "allWithVotes"):
         return None
     if not isinstance(value, dict) or value.keys() != {"mentions"}:

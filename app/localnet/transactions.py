@@ -117,7 +117,7 @@ def _verified_signatures(message: Message | MessageV0) -> Iterator[tuple[Pubkey,
 
 
 def cost_units(message: Message | MessageV0, loaded: Iterable[Account | None], writable: int, consumed: int) -> int:
-    """Return a transaction's share of its block's cost limit.
+    """Return the cost units that a transaction takes from its block's cost limit.
 
     `loaded` are its accounts, `writable` is the number of writable addresses from lookup tables, and `consumed` is the
     number of compute units.
