@@ -71,8 +71,9 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 def with_folder(settings: Settings) -> Settings:
     """Return the settings of a process with the embedded chain or with `rpc_url`.
 
-    Settings without a program get the folder's. With `rpc_url`, settings without a USDC mint get the folder's.
-    Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
+    If the settings name no program, the folder's program is used. With `rpc_url`, the folder's USDC mint is used if the
+    settings name none. Raises ConfigurationError if the process would run the embedded chain in the folder of another
+    chain.
     """
     paths = settings.paths()
     known = folder_chain(settings)

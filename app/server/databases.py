@@ -118,7 +118,7 @@ def _damaged(path: Path, reason: object) -> ConfigurationError:
 
 
 def require_not_moved(paths: Paths) -> None:
-    """Raise ConfigurationError if a folder's data was moved: a service on the old data would pay everything again."""
+    """Raise ConfigurationError if a folder's data was moved: a service on the old data could repeat payments."""
     if paths.moved.exists():
         place = paths.moved.read_text(encoding="utf-8").strip()
         raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: set its address in {SETTING}")
@@ -142,7 +142,7 @@ def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str
 
 
 def may_have_data(settings: Settings) -> bool:
-    """Return True if the database file exists, or if the database is on a server: the server is not asked."""
+    """Return True if the database file exists, or if the database is on a server. The server is not asked."""
     return settings.database_url is not None or settings.paths().database.is_file()
 
 

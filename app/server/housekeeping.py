@@ -42,9 +42,9 @@ class Housekeeping(Periodic):
 
     It runs every ``interval`` seconds.
 
-    Keeps events, undecided requests for approvals and the use of the fee payer for ``days`` by ``chain_clock`` (Unix
-    milliseconds). By ``clock`` (Unix seconds), also deletes old records of exports without a file, and logged requests
-    that are older than a day or not among their organisation's newest ``requests``.
+    Keeps events, undecided requests for approvals and the use of the fee payer for ``days``, measured by
+    ``chain_clock`` (Unix milliseconds). By ``clock`` (Unix seconds), also deletes old records of exports without a
+    file, and logged requests that are older than a day or not among their organisation's newest ``requests``.
     """
 
     name = "housekeeping"

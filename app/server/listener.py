@@ -16,7 +16,7 @@ _PAUSE = 1.0
 
 
 class Listener(Background):
-    """Calls a handler for each signal. After each new connection, calls all handlers: signals may have been missed.
+    """Calls a handler for each signal, and all handlers after each new connection, as signals may have been missed.
 
     It needs its own connection, directly to the server, because a transaction pooler does not pass on signals. Without
     a connection, everything still works but takes a little longer.

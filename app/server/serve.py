@@ -61,7 +61,7 @@ class _ApiServer(uvicorn.Server):
 def _allow_connections() -> None:
     """Raise the limit of open files to 65,536 or as far as allowed. The usual limit is 1,024.
 
-    Each connection takes one file.
+    Each connection uses one open file.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
