@@ -60,7 +60,7 @@ class BudgetInstructions(Builder):
         expected_version: int,
         parent: Pubkey | None = None,
     ) -> Instruction:
-        """Close a budget that is still at `expected_version`, without vaults and without budgets that belong to it.
+        """Close a budget that is still at `expected_version` and has neither vaults nor sub-budgets.
 
         Its rent goes to `rent_receiver`, which paid it. Pass its `parent` if it has one.
         """

@@ -31,7 +31,7 @@ from idl.transactions import NEWEST_VERSION, OPTIONS, RawTransaction, failure, s
 
 COMMITMENT = "confirmed"
 ACCOUNT_BATCH = 100
-"""Maximum number of addresses in one call of `getMultipleAccounts`."""
+"""Maximum number of addresses in one call to `getMultipleAccounts`."""
 _HISTORY_PAGE = 1000
 """Maximum number of entries in one response to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
@@ -54,7 +54,7 @@ class ChainClient:
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:
-        """`blockhash_max_age` is the number of seconds for which a blockhash is reused. It is valid for about 60."""
+        """Reuse a blockhash, which is valid for about 60 seconds, for `blockhash_max_age` seconds."""
         self._transport = transport
         self._rpc = Rpc(transport)
         self._program_id = str(program_id)

@@ -10,7 +10,7 @@ from app.core.waiters import Waiters
 Ask = Callable[[Sequence[str]], Awaitable[Statuses]]
 
 STATUS_BATCH = 256
-"""Maximum number of signatures in one call of `getSignatureStatuses`."""
+"""Maximum number of signatures in one call to `getSignatureStatuses`."""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.4
 """Seconds between two polls: short after a new signature, then growing to the length of a slot."""

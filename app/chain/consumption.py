@@ -41,7 +41,7 @@ class Consumption:
 
 
 def _counted(window: Mapping[str, Any], slot: int) -> int:
-    """Return the sum of the slots that the window still covers. `slot` is the number of the current slot since 1970."""
+    """Return the total of the slots that the window still covers. `slot` is the current slot, counted since 1970."""
     slots, newest = window["slots"], int(window["newest"])
     first = max(slot, newest) - len(slots) + 1
     return sum(int(slots[number % len(slots)]) for number in range(max(first, 0), newest + 1))

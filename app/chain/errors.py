@@ -43,7 +43,7 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
     """The node lacks a part of the history that it has listed, or that another node behind the same URL has listed.
 
-    Also raised for a transaction of an allowance that cannot be read.
+    Also raised if a transaction of an allowance cannot be read.
     """
 
     def __init__(self, message: str) -> None:

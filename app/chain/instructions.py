@@ -176,8 +176,8 @@ class Instructions(
     ) -> Instruction:
         """Freeze the vault, unfreeze it, or record that its policy expired.
 
-        Omit `policy` for `Freeze`, so that changes of the policy cannot delay it. For `Unfreeze`, pass the vault's
-        `frozen_sequence` as `expected_sequence`.
+        Omit `policy` for `Freeze`, so that changes to the policy cannot delay the freeze. For `Unfreeze`, pass the
+        vault's `frozen_sequence` as `expected_sequence`.
         """
         args = {"action": action, "expected_sequence": expected_sequence}
         return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)

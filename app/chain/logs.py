@@ -32,7 +32,7 @@ class LoggedViolation:
     """The rule that refused a payment, with its limit and the attempted value.
 
     `limit` and `attempted` are in the unit of the rule: micro-USDC, a count, a code or Unix seconds. `budget` is the
-    budget with the rule; address zero if the policy has the rule.
+    address of the budget with the rule, or the zero address if the policy has the rule.
     """
 
     rule: int

@@ -55,7 +55,7 @@ class PaymentInstructions(Builder):
         )
 
     def forget_payee(self, *, operator: Pubkey, vault: Pubkey, address: Pubkey, first_paid: int) -> Instruction:
-        """Declare a payee unknown to a vault. `first_paid` is the Unix time of its first payment."""
+        """Declare a payee unknown to a vault. `first_paid` is the Unix time of the vault's first payment to it."""
         values = {"address": address, "first_paid": first_paid}
         return self._build("forget_payee", values, operator=operator, vault=vault)
 

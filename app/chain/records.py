@@ -111,7 +111,7 @@ class RawAccount:
 
     @property
     def token_amount(self) -> int | None:
-        """The amount in a token account, in the mint's smallest unit, or `None` if the data is too short for one."""
+        """The amount in a token account, in the mint's smallest unit, or `None` if the data is too short."""
         amount = self.data[self.TOKEN_AMOUNT]
         return int.from_bytes(amount, "little") if len(amount) == 8 else None
 

@@ -52,7 +52,7 @@ rules of a budget before those of its parent.
 """
 
 BUDGET_RULES = RULES[10:16]
-"""Rules of the budget of a wallet. All other rules belong to the wallet's policy."""
+"""Rules that belong to a wallet's budget. All other rules belong to the wallet's policy."""
 
 HOLDING_RULES = frozenset(
     {"max_per_day", "max_per_month", "budget_max_per_day", "budget_max_per_month", "budget_max_total"}

@@ -1,4 +1,4 @@
-"""Transports for JSON-RPC: HTTP to any node, or direct calls of an ASGI application in the same process."""
+"""Transports for JSON-RPC: HTTP to any node, or direct calls to an ASGI application in the same process."""
 
 import re
 import time
