@@ -158,7 +158,7 @@ class _Module:
         return future
 
     def library(self, *, anew: bool = False) -> Any:
-        """Return the initialised library. ``anew`` reinitialises it to find tokens again, which closes all sessions.
+        """Return the initialised library. ``anew`` searches for tokens again and closes all sessions.
 
         Raises KeyFileError if the library cannot be used or `python-pkcs11` is not installed.
         """

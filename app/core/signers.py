@@ -42,7 +42,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """The keys of the roles. Without the authority's key, its changes are signed offline.
+    """The keys of the roles. Without the authority's key, the authority signs its changes offline.
 
     Without the arbiter's key, disputes are decided elsewhere. The addresses that every payment needs are cached,
     because deriving an address takes a curve multiplication.

@@ -9,7 +9,7 @@ from app.core.errors import RequestError
 
 
 class Slots:
-    """A number of slots. The last quarter of them is only for members that hold no slot, so that one cannot take all.
+    """A number of slots. The last quarter of them is only for members that hold no slot, so no member can take all.
 
     ``share`` is the maximum number of slots that one member may hold.
     """

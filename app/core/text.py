@@ -38,7 +38,7 @@ def has_hidden(text: str) -> bool:
 
 
 def visible(text: str) -> str:
-    """Return a text without characters that a reader does not see, which could also reverse the text around them."""
+    """Return a text without the characters that a reader cannot see. Some of these reverse the text around them."""
     return _HAS_HIDDEN.sub("", text)
 
 

@@ -20,7 +20,7 @@ A2A_SEND: Final = "a2a_send"
 A2A_RECEIVE: Final = "a2a_receive"
 """`A2A_SEND` and `A2A_RECEIVE` rows show an escrow to its sender and its receiver.
 
-Sums count only the `escrow_*` rows.
+Totals count only the `escrow_*` rows.
 """
 DEBITS = (PAYMENT, ESCROW_LOCK, WITHDRAWAL)
 """Types of confirmed rows that lower a vault's balance."""

@@ -89,7 +89,7 @@ class Line:
         yield from step
 
     def wake(self) -> None:
-        """Let one step continue: that of the key with the oldest turn, in the organisation with the oldest turn."""
+        """Let one step continue: the step of the key with the oldest turn, in the organisation with the oldest turn."""
         while self.waiting:
             org, keys = self._orgs.take()
             key, steps = keys.take()
