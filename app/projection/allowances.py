@@ -63,9 +63,10 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def read(batch: Batch, row: StoredEvent) -> None:
-    """Store the delegate's transfers, and report a discrepancy if they do not match the spent amount.
+    """Store the delegate's transfers, and report a discrepancy if their total differs from the spent amount.
 
-    The transfers must also be signed by the delegate and arrive at the grant's destination.
+    Also reports a discrepancy if a transfer was not signed by the delegate, or did not arrive at the grant's
+    destination.
     """
     data = row.data
     known = _known(batch, row)

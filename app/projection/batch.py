@@ -199,7 +199,7 @@ class Batch:
         self._feed[values["event_id"]] = values
 
     def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
-        """Report a movement of money in a transaction of the service's fee payer without an attempt in the database.
+        """Report a movement of money for which the service's fee payer paid the fee, but the database has no attempt.
 
         Only the last day counts, because idempotency keys are kept that long. A funding by exactly the amount of the
         wallet's top-up rule is left out, because the keeper stores no attempts of top-ups.
@@ -234,11 +234,11 @@ class Batch:
         self._policy_ids.clear()
 
     def note_orphan(self, address: str) -> None:
-        """Record an event that came before the event that created `address`."""
+        """Record an event about `address` that came before the event that created it."""
         self.put(projection, {"name": _ORPHAN + address, "position": 0}, keys=["name"])
 
     def adopt_orphans(self, row: StoredEvent, address: str) -> None:
-        """Schedule the organisation's rows to be applied again if events came before `row`, which created `address`."""
+        """Have the organisation's rows applied again if events about `address` came before `row`, which created it."""
         orphan = delete(projection).where(projection.c.name == _ORPHAN + address)
         if self.connection.execute(orphan).rowcount > 0:
             self.again.add(str(row.org))

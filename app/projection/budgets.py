@@ -75,9 +75,10 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def _change(batch: Batch, row: StoredEvent, values: Values, counter: str = "version") -> str | None:
-    """Set columns of the event's budget unless a later event has set them; ``counter`` names its number's column.
+    """Set columns of the event's budget unless a later event has set them.
 
-    Return the budget's id, or None if its creation has not been applied yet.
+    ``counter`` names the column with the sequence number of the event that last set them. Return the budget's id, or
+    None if its creation has not been applied yet.
     """
     address, sequence = row.data["budget"], row.data["sequence"]
     identifier = batch.budget_id(address)

@@ -66,7 +66,7 @@ def deposited(batch: Batch, row: StoredEvent) -> None:
 
 
 def recipient_registered(batch: Batch, row: StoredEvent) -> None:
-    """Set the domain hash, the category and their effective time that the organisation registered for a recipient."""
+    """Set the domain hash and category that the organisation registered for a recipient, and their effective time."""
     data = row.data
     key = (recipients.c.org == row.org, recipients.c.address == data["address"])
     last = batch.connection.scalar(select(recipients.c.sequence).where(*key))

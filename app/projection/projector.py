@@ -32,7 +32,7 @@ Watcher = Callable[[set[str]], Awaitable[None]]
 
 _BATCH = 200
 _KEPT = 10_000
-"""Limit of the rows kept in memory to recompute the vaults of rolled back transactions."""
+"""Maximum number of rows kept in memory to recompute the vaults of transactions that were rolled back."""
 _REMEMBERED = 20_000
 """Number of applied transactions that are remembered."""
 _RETRY_PAUSE = 0.5

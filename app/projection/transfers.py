@@ -74,7 +74,7 @@ def use_approval(batch: Batch, row: StoredEvent) -> None:
 
 
 def report_payee(batch: Batch, row: StoredEvent, recipient: str) -> None:
-    """Report the first payment to a new recipient, and a recipient that has become known."""
+    """Report the first payment to a new recipient. Also report that a recipient has become known."""
     # Rows of an older database lack the field.
     wallet, bits = wallet_id(row.data["vault"]), row.data.get("payee", 0)
     fields = {"wallet_id": wallet, "recipient": recipient}
@@ -137,7 +137,7 @@ def _remembered(attempt: Attempt) -> Values:
 
 
 def set_balance(batch: Batch, row: StoredEvent, balance: int, moment: int) -> None:
-    """Set the vault's balance, unless a later event has set it, and the time of its last transaction."""
+    """Set the time of the vault's last transaction and, unless a later event has set it, the vault's balance."""
     wallet = change(batch, row, None, {})
     if wallet is None:
         return
