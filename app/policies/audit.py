@@ -39,7 +39,7 @@ _missing: dict[str, float] = {}
 
 
 async def log(service: Service, principal: Principal, identifier: str) -> AuditLog:
-    """Return all changes of a policy, oldest first. A deleted policy keeps its log. Raises ``policy_not_found``."""
+    """Return all changes to a policy, oldest first. A deleted policy keeps its log. Raises ``policy_not_found``."""
     org = principal.org
     found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None:

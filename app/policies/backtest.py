@@ -215,8 +215,8 @@ class PolicyBacktest:
 
 
 def _replayed(rules: Rules) -> Rules:
-    """Return the rules without the number of open escrows and the permission for allowances.
+    """Return the rules without a limit on open escrows, and with the permission for allowances.
 
-    The replay cannot judge these two: it does not lock every escrow, and the permission is not a rule.
+    The replay cannot judge these two settings: it does not lock every escrow, and the permission is not a rule.
     """
     return replace(rules, max_open_escrows=None, allow_allowances=True)

@@ -1,4 +1,4 @@
-"""Changes of policies: one transaction changes the rules for all attached vaults simultaneously.
+"""Changes to policies: one transaction changes the rules for all attached vaults simultaneously.
 
 A change names the policy version that it was made from, and the program refuses it at any other version. A late change
 therefore undoes nothing. The service makes the change again from the policy's current terms.
@@ -154,7 +154,7 @@ async def _send(
 
 
 async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> str | None:
-    """Send a change of the rules. If a new allowlist does not fit in the same transaction, its writes are sent first.
+    """Send a change to the rules. If a new allowlist does not fit in the same transaction, its writes are sent first.
 
     Returns None if nothing changes.
     """
@@ -271,9 +271,9 @@ async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
 
 
 async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*PolicyChange.preparing, UPDATE)) -> None:
-    """Require that no earlier change of the policy, and no chunk of a draft, can still land.
+    """Require that no earlier change to the policy, and no chunk of a draft, can still land.
 
-    Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: the program accepts only the
+    Raises ``chain_unavailable`` while one can. A change to the rules alone need not wait: the program accepts only the
     first of two changes that start from the same version.
     """
     org, mine = request.principal.org, request.object_id

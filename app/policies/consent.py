@@ -46,7 +46,7 @@ def required_for(rule: Rule | None, amount: int) -> int:
 
 
 def in_force(policy: PolicyRecord) -> Rule | None:
-    """Return the policy's rule about approvals. While it is being changed, it combines the old and the new one."""
+    """Return the policy's rule about approvals. During a change, combines the old and the new rule."""
     rules = [one for one in (policy.approvals, (policy.approvals_next or {}).get("rule")) if one is not None]
     if not rules:
         return None
@@ -115,7 +115,7 @@ async def approve(
     requester: Actor | None = None,
     agents: bool = False,
 ) -> int:
-    """Record a person's approval, confirmed by a passkey, and return the number of valid ones given after ``since``.
+    """Record a person's approval, confirmed by a passkey. Return the number of valid approvals given after ``since``.
 
     Raises ``insufficient_permissions`` for API keys, for people without a passkey, and for the person behind
     ``requester`` (see ``author_of``). Raises ``step_up_required`` if the passkey was not used recently.

@@ -53,7 +53,7 @@ async def preview(
 ) -> PolicyPreview:
     """Return the outcomes that the attached wallets' payments would have had if the change had been made before them.
 
-    Judges the payments of the last ``days``, or of the last week if they are too many for some wallet.
+    Judges the payments of the last ``days``, or of the last week if some wallet has too many.
 
     Ignores balances, freezes, pauses and the number of open escrows. Co-signatures and approvals count as they were
     given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now. A

@@ -25,7 +25,7 @@ _TIMEOUT = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The VM of a replay, and the organisation's roles and decimals."""
+    """The VM of a replay, the organisation's roles, and the mint's decimals."""
 
     vm: ReplayVm
     build: Instructions

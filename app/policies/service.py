@@ -81,7 +81,7 @@ async def create(
 ) -> Policy:
     """Create a policy from the terms of ``source``, if given, changed by the fields in the body.
 
-    An allowlist takes at least one more transaction, and a long one several. Until it is in force, the policy refuses
+    An allowlist takes at least one more transaction, a long allowlist several. Until it is in force, the policy refuses
     every recipient and is not shown. A repeated request continues after the last step that landed.
     """
     org = principal.org
