@@ -88,7 +88,7 @@ async def begin(service: Service, browser: Browser, made: OpenIdRequest) -> str:
 
 
 async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
-    """Return the sign-in that this browser started, and use it up.
+    """Return the sign-in that this browser started, and delete it, so that it cannot be used again.
 
     Raises ``authentication_failed`` if this browser did not start it, or if it was used already or has expired.
     """
@@ -143,7 +143,7 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
-    """Add an invited person with their identity from the provider, and use the invitation up.
+    """Add an invited person with their identity from the provider, and mark the invitation as used.
 
     Raises ``authentication_failed`` if the invitation cannot be used, or a person already has this identity.
     """

@@ -148,8 +148,8 @@ class CompanySignIn:
     async def check_source(self, issuer: str | None) -> None:
         """Raise ``authentication_failed`` if a response names another issuer, or lacks a required issuer (RFC 9207).
 
-        The discovery document states if responses must name the issuer. Raises ``sign_in_unavailable`` if this document
-        cannot be read.
+        The discovery document states whether responses must name the issuer. Raises ``sign_in_unavailable`` if this
+        document cannot be read.
         """
         if issuer is None and not (await self._description()).names_itself:
             return
@@ -299,7 +299,7 @@ def _read(answer: Received, expected: int) -> Json:
 def _key_set(said: Json) -> KeySet:
     """Return the keys that can verify tokens, skipping unsupported ones.
 
-    Raises ``sign_in_unavailable`` if none is left.
+    Raises ``sign_in_unavailable`` if no supported key is left.
     """
     given, keys = said.get("keys"), list[Key]()
     for one in given if isinstance(given, list) else []:

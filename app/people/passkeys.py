@@ -145,7 +145,7 @@ class Ceremony:
         insert_challenge(conn, made, self.now)
 
     def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
-        """Return the browser's response, the credential's id in the response, and the challenge. Uses the challenge up.
+        """Return the browser's response, the credential's id in the response, and the deleted challenge.
 
         Raises ``authentication_failed`` if the response is malformed, or its challenge is unknown, used or expired.
         """

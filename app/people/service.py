@@ -189,7 +189,7 @@ async def withdraw_invitation(principal: Principal, claim: Claim, invitation_id:
 
 
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
-    """Add the holder of an invitation as a person of its organisation, and use the invitation up.
+    """Add the holder of an invitation as a person of its organisation, and mark the invitation as used.
 
     Raises ``authentication_failed`` if the invitation cannot be used or the passkey is not accepted.
     """

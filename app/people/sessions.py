@@ -120,7 +120,7 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
     """Return the cookie digests with an open session.
 
-    However many people's sessions there are, this takes two queries in total.
+    This takes two queries, regardless of the number of sessions.
     """
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
