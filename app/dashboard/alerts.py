@@ -69,7 +69,7 @@ def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
 
 
 def _typed(view: View, kind: AlertType) -> dict[str, Any]:
-    """Return a rule as typed. An empty threshold turns the rule off. Without addresses, the organisation's apply."""
+    """Return a rule as typed. An empty threshold turns the rule off. Without addresses, the organisation's are used."""
     found: dict[str, Any] = {"emails": entries(view.typed(f"{kind}_emails")) or None}
     if kind in UNCONDITIONAL:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}

@@ -42,7 +42,7 @@ class AuditLine:
 
     @property
     def details(self) -> list[tuple[str, Words]]:
-        """The entry's details that have a value, each with its name. The sentence has the `changes`."""
+        """The entry's details that have a value, each with its name. The `changes` are in the sentence instead."""
         return [
             (name, _text(name, value))
             for name, value in self.entry.details.items()

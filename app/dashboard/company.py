@@ -1,8 +1,8 @@
 """Signing in at the company's OpenID Connect provider: the redirection to the provider, and the return from it.
 
-The provider sends the browser back with a GET request, and the dashboard changes nothing on a GET request. The page of
-the return therefore forwards the provider's parameters by POST, with the CSRF token of the browser that started the
-sign-in.
+The provider sends the browser back with a GET request, and the dashboard changes nothing on a GET request. The page
+that the browser returns to therefore forwards the provider's parameters by POST, with the CSRF token of the browser
+that started the sign-in.
 """
 
 from sqlalchemy import Connection

@@ -103,7 +103,7 @@ async def decide(view: View) -> str:
 
 
 def _decision(view: View) -> ResolveDispute:
-    """Return the decision in the form. Raises InvalidFormError and ``invalid_request``."""
+    """Return the decision entered in the form. Raises InvalidFormError and ``invalid_request``."""
     amount = view.typed("released_amount").strip()
     if view.typed("decision") != "split" and amount:
         raise RequestError("invalid_request", "released_amount: Leave this field empty, or choose a split.")

@@ -47,7 +47,7 @@ def _file(url: str) -> str:
 
 
 def _months(now: int) -> dict[str, tuple[date, date]]:
-    """Return the first and the last day of this month so far and of the last month."""
+    """Return the first and the last day of two periods: this month up to today, and the last month."""
     today = datetime.fromtimestamp(now // 1000, UTC).date()
     before = today.replace(day=1) - timedelta(days=1)
     return {"This month": (today.replace(day=1), today), "Last month": (before.replace(day=1), before)}

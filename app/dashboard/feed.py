@@ -71,9 +71,10 @@ async def read(view: View) -> str:
 
 
 async def _load(service: Service, principal: Principal, query: ListEvents) -> EventPage:
-    """Return a page of events with one event of each payment, unless the filter names types of events.
+    """Return a page of events. Unless the filter names types of events, it shows one event of each payment.
 
-    A confirmed payment has the event of its confirmation, and a refused one with a request for approval its refusal.
+    For a confirmed payment, this is the confirmation. For a refused payment with a request for approval, it is the
+    refusal.
     """
     found = await events.page(service, principal, query.model_copy(update={"limit": _SHOWN}))
     if query.type or query.event:

@@ -199,7 +199,10 @@ async def put_topup(view: View) -> str:
 
 
 def _money(view: View, model: type[Arguments], field: str, **values: str) -> Arguments:
-    """Return the API's body with the amount of a field. Raises InvalidFormError with the message at that field."""
+    """Return the API's body with the amount typed into ``field``.
+
+    Raises InvalidFormError with a message at that field.
+    """
     given: dict[str, object] = {"amount": view.typed(field).strip(), **values}
     if "idempotency_key" in model.model_fields:
         given |= _confirmed(view)

@@ -1,4 +1,4 @@
-"""Live events: sends new events and changes of an organisation to each of its open pages."""
+"""Live events: sends an organisation's new events and changes to each of its open pages."""
 
 import asyncio
 import json

@@ -28,7 +28,7 @@ _TITLES: dict[SpendingGroup, str] = {
     "rule": "Refusals by rule",
 }
 _FILTERS: dict[SpendingGroup, str] = {"wallet": "wallet_id", "budget": "budget_id"}
-"""The filter of the list of transactions for a group, if its name differs from the group's name."""
+"""The filter of the transaction list for a group, if the filter's name differs from the group's."""
 
 
 class _Query(Query):

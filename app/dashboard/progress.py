@@ -1,4 +1,4 @@
-"""The growth of an organisation's feed and audit log. Pages compare it to find out if they have missed a change."""
+"""The growth of an organisation's feed and audit log, which shows a page whether it has missed a change."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

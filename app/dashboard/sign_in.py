@@ -219,7 +219,10 @@ def count_begun(view: View) -> None:
 
 
 def count_refused(view: View) -> None:
-    """Count a failed sign-in only once. Raises ``rate_limited`` if the client's address has reached its limit."""
+    """Count a failed sign-in, so that its error response does not count it again.
+
+    Raises ``rate_limited`` if the client's address has reached its limit.
+    """
     if view.signed_in is None:
         view.request.state.recorded = True
     count_failure(view.request)

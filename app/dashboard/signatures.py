@@ -27,7 +27,10 @@ _CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
 
 @dataclass(frozen=True, slots=True)
 class ShownTransaction:
-    """A transaction with the facts that its bytes prove. If it has `warnings`, wallets are not offered."""
+    """A transaction with the facts that its bytes prove.
+
+    If there are `warnings`, the page does not offer to sign in a browser wallet.
+    """
 
     claimed: AwaitingSignature
     facts: list[str]

@@ -1,4 +1,4 @@
-"""Entries of the audit log as sentences with names and sums."""
+"""Entries of the audit log as sentences with names and amounts."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -40,7 +40,7 @@ _SENTENCES: Mapping[str, str] = {
     "topup.set": "{who} set the automatic top-up of {it}: {topup_amount} when the balance is below {trigger_below}",
     "wallet.withdraw": "{who} moved {amount} from {it} to the reserve",
 }
-"""Sentences of actions with sums or of no single object. They name details of the entry."""
+"""Sentences for actions that have an amount or no single object. They contain details by name."""
 
 
 def sentence(action: str, who: Words, it: Words | None, details: Mapping[str, Any]) -> Words:

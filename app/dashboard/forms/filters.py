@@ -18,7 +18,7 @@ Listed = TypeVar("Listed", bound=ListResponse[Any])
 async def listed(
     view: View, model: type[Arguments], load: Callable[[Service, Principal, Arguments], Awaitable[Listed]], *path: str
 ) -> tuple[Listed, dict[str, Any]]:
-    """Do the same as ``filtered``, with one message about all fields, for a filter that shows none at its fields."""
+    """Like ``filtered``, but with one message about all fields. Use it for a filter without messages at its fields."""
     before, found = view.errors, await filtered(view, model, load, *path)
     if view.errors is not before:
         view.errors = {"": in_one(view.errors)}

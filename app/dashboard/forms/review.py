@@ -27,7 +27,7 @@ class BeforeAfter:
 
     @classmethod
     def of(cls, name: str, before: int, after: int) -> "BeforeAfter":
-        """Return the change of an amount in micro-USDC."""
+        """Return the change to an amount; ``before`` and ``after`` are in micro-USDC."""
         return cls(name, usdc(before), usdc(after))
 
 
