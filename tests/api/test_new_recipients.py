@@ -15,6 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     "Policy(new_recipient_cap)",
     "rule new_recipient",
     "POST /v1/wallets/{wallet_id}/forget-recipient",
+    "action wallet.forget_recipient",
     "ForgetRecipient(recipient)",
     "event recipient.first_paid",
     "event recipient.known",
@@ -49,3 +50,6 @@ async def test_first_payment_is_capped_and_an_approval_makes_known(world: Servic
     events = (await world.ok("GET", f"/v1/events?wallet_id={wallet['wallet_id']}"))["data"]
     kinds = [one["event"] for one in reversed(events) if one["event"].startswith("recipient.")]
     assert kinds == ["recipient.first_paid", "recipient.known", "recipient.forgotten"]
+    # And the audit log has the declaration
+    [entry] = (await world.ok("GET", "/v1/audit-log?action=wallet.forget_recipient"))["data"]
+    assert entry["object"] == wallet["wallet_id"]
